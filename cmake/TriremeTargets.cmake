@@ -1,0 +1,67 @@
+# How every folder becomes a library, and every test file a program.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+
+find_program(CCACHE ccache)
+if(CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
+endif()
+
+add_library(trireme_options INTERFACE)
+target_compile_options(trireme_options INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Werror>)
+target_include_directories(trireme_options INTERFACE ${CMAKE_SOURCE_DIR}/src)
+# fp contraction would make results depend on the instruction set chosen by the compiler.
+target_compile_options(trireme_options INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off -fno-math-errno>)
+
+set(TRIREME_SANITIZE "" CACHE STRING "address,undefined | thread | empty")
+if(TRIREME_SANITIZE)
+  target_compile_options(trireme_options INTERFACE -fsanitize=${TRIREME_SANITIZE} -fno-omit-frame-pointer)
+  target_link_options(trireme_options INTERFACE -fsanitize=${TRIREME_SANITIZE})
+endif()
+
+find_package(fmt REQUIRED)
+find_package(Threads REQUIRED)
+
+# trireme_library(NAME [SOURCES files] [DEPS lower folders] [LIBS external libraries])
+# makes trireme_NAME from src/NAME; without SOURCES, of all its .cpp files.
+function(trireme_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;LIBS" ${ARGN})
+  if(NOT ARG_SOURCES)
+    file(GLOB ARG_SOURCES CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
+  endif()
+  add_library(trireme_${name} STATIC ${ARG_SOURCES})
+  list(TRANSFORM ARG_DEPS PREPEND trireme_)
+  target_link_libraries(trireme_${name} PUBLIC trireme_options fmt::fmt ${ARG_DEPS} PRIVATE ${ARG_LIBS})
+endfunction()
+
+# trireme_test(NAME SOURCES files [DEPS folders] [LIBS libraries] [LABELS labels] [SERIAL])
+# one GoogleTest program; each of its tests is a ctest test.
+include(GoogleTest)
+function(trireme_test name)
+  cmake_parse_arguments(ARG "SERIAL" "TIMEOUT" "SOURCES;DEPS;LIBS;LABELS" ${ARGN})
+  find_package(GTest REQUIRED)
+  add_executable(${name} ${ARG_SOURCES})
+  list(TRANSFORM ARG_DEPS PREPEND trireme_)
+  target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
+  target_compile_definitions(${name} PRIVATE TRIREME_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
+                                             TRIREME_BINARY_DIR="${CMAKE_BINARY_DIR}")
+  target_link_libraries(${name} PRIVATE trireme_options ${ARG_DEPS} ${ARG_LIBS} GTest::gtest GTest::gtest_main Threads::Threads)
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  set(properties TIMEOUT ${ARG_TIMEOUT})
+  if(ARG_LABELS)
+    list(APPEND properties LABELS ${ARG_LABELS})
+  endif()
+  if(ARG_SERIAL)
+    list(APPEND properties RUN_SERIAL TRUE)
+  endif()
+  gtest_discover_tests(${name} TEST_PREFIX ${name}. DISCOVERY_TIMEOUT 60 PROPERTIES ${properties})
+endfunction()

@@ -1,0 +1,103 @@
+// One checked structure for everything a run is told. Names are Hugging Face's where there is one.
+// Filled by the option table (options.h) from flags and a DeepSpeed JSON; printed back in full.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace trireme::config {
+
+enum class Scheduler { linear, cosine, constant, constant_with_warmup };
+enum class Optimizer { adamw, sgd };
+enum class Strategy { no, steps, epoch };
+enum class Sampling { random, sequential };
+enum class Recompute { none, norms, activation, ffn, qkv, attention, block };
+enum class ReduceAt { automatic, micro, boundary };
+enum class OnLong { truncate, skip, error };
+enum class DeviceChoice { automatic, cpu, cuda };
+
+/// "LEVEL" for all blocks, or "LEVEL:n,LEVEL:m": n blocks from the front, then m, ...
+struct RecomputeSpan {
+  Recompute level = Recompute::none;
+  int64_t blocks = -1;  // -1: all that remain
+};
+
+/// ZeRO as DeepSpeed's keys say it, in elements, on units (design section 4).
+struct ZeroConfig {
+  int stage = 0;
+  /// `stage3_prefetch_bucket_size`: how far ahead units are gathered; nullopt = one unit. 0 = none.
+  std::optional<int64_t> prefetch_bucket_size;
+  /// `stage3_max_live_parameters`: gathered parameters at one time; nullopt = our best choice.
+  std::optional<int64_t> max_live_parameters;
+  /// `reduce_bucket_size`: a unit's reduce whole (nullopt) or in grouped pieces of this size.
+  std::optional<int64_t> reduce_bucket_size;
+  /// `stage3_param_persistence_threshold`: tensors of at most this many elements stay gathered.
+  int64_t param_persistence_threshold = 0;
+  /// `stage3_max_reuse_distance`: units used again within this many elements stay gathered.
+  int64_t max_reuse_distance = 0;
+  /// `sub_group_size`: optimizer tile; nullopt = whole slice.
+  std::optional<int64_t> sub_group_size;
+  bool overlap_comm = true;
+};
+
+struct RunConfig {
+  // model and data
+  std::string model_name_or_path;
+  bool init_from_config = false;
+  std::string data_path;
+  std::string eval_path;
+  std::string output_dir = "trainer_output";
+  int64_t max_seq_length = 0;  // 0: the model's, at most 4096
+  OnLong on_long = OnLong::truncate;
+  Sampling train_sampling_strategy = Sampling::random;
+  int64_t seed = 42;
+  std::optional<int64_t> data_seed;
+  bool even_batches = false;
+
+  // steps
+  int64_t per_device_train_batch_size = 8;
+  int64_t per_device_eval_batch_size = 8;
+  int64_t gradient_accumulation_steps = 1;
+  double num_train_epochs = 3.0;
+  int64_t max_steps = -1;
+
+  // optimizer and schedule
+  Optimizer optim = Optimizer::adamw;
+  double learning_rate = 5e-5;
+  double weight_decay = 0.0;
+  double adam_beta1 = 0.9;
+  double adam_beta2 = 0.999;
+  double adam_epsilon = 1e-8;
+  double max_grad_norm = 1.0;
+  Scheduler lr_scheduler_type = Scheduler::linear;
+  double warmup_steps = 0;  // integer >= 1: steps; in [0, 1): share of all steps (rounded up)
+  int64_t max_consecutive_skips = 10;
+
+  // numbers
+  bool bf16 = false;
+
+  // layout
+  DeviceChoice device = DeviceChoice::automatic;
+  ZeroConfig zero;
+  ReduceAt reduce_at = ReduceAt::automatic;
+  bool gradient_checkpointing = false;         // recompute = block unless `recompute` is given
+  std::vector<RecomputeSpan> recompute;
+
+  // saving, logging, evaluation
+  Strategy save_strategy = Strategy::steps;
+  double save_steps = 500;      // integer >= 1, or a share of all steps in (0, 1)
+  int64_t save_total_limit = 0;  // 0: keep all
+  std::string resume_from_checkpoint;  // empty, "true" (the last one), or a folder
+  double logging_steps = 500;
+  Strategy eval_strategy = Strategy::no;
+  double eval_steps = 0;  // 0: logging_steps
+  std::vector<std::string> report_to;  // empty or "none"; "jsonl" always on
+
+  // proof and debugging
+  bool debug_poison = false;      // released memory is filled with NaN
+  int64_t debug_comm_delay_ms = 0;  // every collective starts this much later
+};
+
+}  // namespace trireme::config

@@ -1,0 +1,50 @@
+// The control block: the step's decisions, on the device, as f64 scalars.
+//
+// One all-reduce over the world yields the sums; step_control turns them into everything the
+// optimizer needs. The host reads the block a step late and never decides for the step.
+#pragma once
+
+#include <cstdint>
+
+namespace trireme::ops {
+
+enum class Sum : int { squares, loss, trained_tokens };
+inline constexpr int kNumSums = 3;
+
+enum class Control : int {
+  // Persistent: saved in checkpoints.
+  global_step,        // steps done, skipped ones included
+  updates,            // optimizer steps applied (unskipped): Adam's t, index of the schedule
+  skipped_steps,      // steps skipped since the run began
+  consecutive_skips,  // skipped in a row, up to now
+  // Of the last step_control.
+  pending,            // 1: an update is computed but not yet applied
+  skip,               // 1: the pending update must not be applied (non-finite norm, or N = 0)
+  inv_tokens,         // 1 / trained tokens (0 when there are none)
+  loss,               // loss sum / trained tokens (NaN when there are none)
+  trained_tokens,
+  grad_norm,          // of the mean gradient, before clipping; non-finite when the gradient is
+  clip_coef,          // min(1, max_grad_norm / (grad_norm + 1e-6)); 1 without clipping
+  learning_rate,      // the rate the pending update uses
+  bias1,              // 1 - beta1^updates, of the pending update
+  bias2,
+  kCount,
+};
+inline constexpr int kControlSize = 16;
+static_assert(static_cast<int>(Control::kCount) <= kControlSize);
+
+inline constexpr int index(Control field) { return static_cast<int>(field); }
+inline constexpr int index(Sum field) { return static_cast<int>(field); }
+
+/// What step_control computes; one definition for every backend.
+///   sums      (kNumSums) over the world
+///   schedule  learning rate by number of updates already applied; the last entry repeats
+///   control   (kControlSize), updated in place:
+/// global_step += 1. If the norm is finite and N > 0: updates += 1, learning_rate = schedule of
+/// the old count, skip = 0, consecutive_skips = 0. Else: skip = 1, skipped_steps += 1,
+/// consecutive_skips += 1 (an empty step, N = 0, counts in skipped_steps only), learning_rate =
+/// schedule of the unchanged count. pending = 1 always.
+void step_control(const double* sums, const double* schedule, int64_t schedule_size,
+                  double max_grad_norm, double beta1, double beta2, double* control);
+
+}  // namespace trireme::ops

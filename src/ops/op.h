@@ -1,0 +1,160 @@
+// The operations a step is made of: what each computes, and the plain-data call that runs one.
+//
+// Conventions
+//   * A call is plain data. Backends are tables of bodies, one row per (operation, compute dtype).
+//   * Arguments come in the order of the operation's signature (signature.h): outputs first.
+//   * "T" is the compute dtype of the call (f32 or bf16). Statistics are f32, gradients of
+//     parameters f32, sums f64, token data i32.
+//   * `tokens` rows are padded; a padding row has id -1, target -100 and belongs to no sequence.
+//     Operations that create rows (embedding, attention, its gradient, xent_grad) write zeros there;
+//     all others only keep it finite.
+//   * Write law: an output marked `law` is overwritten (set) or added to (add), as the call says.
+//     With zero rows `set` writes zeros, `add` does nothing, and no library is called.
+//   * Bodies are deterministic: no atomics, and one order of summation for one shape, whatever the
+//     number of threads.
+//   * Nothing is allocated during a call but from `workspace`.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+#include "base/tensor_view.h"
+
+namespace trireme::ops {
+
+enum class OpKind : uint8_t {
+  // out(tokens, hidden):T = table(vocab, hidden):T rows of ids(tokens):i32; id -1 gives a zero row.
+  embedding,
+  // d_table(vocab, hidden):f32 law += d_out(tokens, hidden):T. order(tokens):i32 lists the real
+  // tokens sorted by (id, position), then -1; rows of one id are summed in that order.
+  embedding_weight_grad,
+
+  // y = x * rstd * gain, rstd(tokens):f32 = 1 / sqrt(mean(x^2) + eps), computed in f32, then
+  // rounded to T once (f32: exact Llama order: gain * (x * rstd)).
+  // Args y:T, rstd:f32, x:T, gain(1, hidden):T.
+  rms_norm,
+  // dx:T law = rstd * (dy*gain - x * rstd^2 * mean(dy*gain*x)), sums in f32.
+  // Args dx, dy, x, gain, rstd.
+  rms_norm_input_grad,
+  // d_gain(1, hidden):f32 law = sum over tokens of dy * x * rstd. Args d_gain, dy, x, rstd.
+  rms_norm_weight_grad,
+
+  // y(tokens, out):T|f32 = x(tokens, in):T · weight(out, in):T ^T + bias(1, out):T (optional).
+  // y may be f32 under bf16 (logits). Sums in f32.
+  linear,
+  // dx(tokens, in):T law = dy(tokens, out):T · weight(out, in):T.
+  linear_input_grad,
+  // d_weight(out, in):f32 law = dy(tokens, out):T ^T · x(tokens, in):T.
+  linear_weight_grad,
+  // d_bias(1, out):f32 law = column sums of dy(tokens, out):T.
+  linear_bias_grad,
+
+  // Rotary embedding, half-split: qkv(tokens, (heads + 2 kv_heads) * head_dim):T; the first
+  // heads + kv_heads heads are rotated, values copied. table(max_position, head_dim):f32 holds
+  // head_dim/2 cosines then head_dim/2 sines, already scaled. out may be qkv itself.
+  // Args out, qkv, table, positions(tokens):i32.
+  rope,
+  // The transposed rotation; d_qkv_in may be d_qkv_out itself. Args d_in, d_out, table, positions.
+  rope_input_grad,
+
+  // Causal attention within each sequence of cu_seqlens(sequences + 1):i32 (optionally within a
+  // window), grouped KV heads, scores scaled by attention_scale. Never a full score matrix.
+  // Args out(tokens, heads*head_dim):T, lse(heads, tokens):f32 (natural log of the sum of
+  // exponentials of scaled scores), qkv:T, cu_seqlens.
+  attention,
+  // Args d_qkv:T (set), d_out:T, qkv:T, out:T, lse, cu_seqlens.
+  attention_input_grad,
+
+  // out(tokens, ffn):T = silu(gate) * up, of gate_up(tokens, 2*ffn):T = [gate | up] a row.
+  swiglu,
+  // Args d_gate_up:T, d_out:T, gate_up:T.
+  swiglu_input_grad,
+
+  // out:T law = a (+ b when present). One operand and `add` accumulates: out += a. out may be a.
+  add,
+
+  // stats(tokens, 3):f32 = (max, sum of exp(logit - max), logit of the target or 0) over this
+  // rank's columns of logits(tokens, vocab):f32; target -100 skips the row (stats 0, 1, 0).
+  // first_column of the call is the global index of column 0 (tensor parallel).
+  // Args stats, logits, targets(tokens):i32.
+  xent_stats,
+  // sums(1, 2):f64 law = (sum over tokens of log(sum) + max - target logit, number of targets
+  // other than -100). Args sums, stats, targets.
+  xent_loss,
+  // d_logits(tokens, vocab):T = exp(logit - max) / sum - [column is target]; zero rows for -100.
+  // d_logits may be logits when T is f32. Args d_logits, logits, stats, targets.
+  xent_grad,
+
+  // sum(1, 1):f64 law = sum of squares of x(1, n):f32, each square and the sum in f64.
+  sum_squares,
+  // Reads sums(1, 3):f64 = (sum of squares, loss sum, trained tokens) over the world and
+  // schedule(1, n):f64 (learning rate by number of unskipped steps), writes the control block
+  // (control.h). Args control(1, kControlSize):f64, sums, schedule.
+  step_control,
+  // control.pending = 0. Args control.
+  clear_pending,
+  // AdamW on a flat range of n elements, predicated on pending && !skip: master fp32 =
+  // value (f32), or value (bf16) joined with remainder (i16). Gradient g = grad * inv_tokens *
+  // clip. m = beta1 m + (1-beta1) g; v = beta2 v + (1-beta2) g^2; master -= lr * (m / bias1) /
+  // (sqrt(v / bias2) + eps) after master *= 1 - lr * weight_decay (torch.optim.AdamW).
+  // Args value:T, remainder:i16 (bf16 only), m:f32, v:f32, grad:f32, control.
+  adamw,
+  // master -= lr * (g + weight_decay * master); predicated likewise.
+  // Args value:T, remainder:i16 (bf16 only), grad:f32, control.
+  sgd,
+
+  // value:T (+ remainder:i16 when T is bf16) = split of master(1, n):f32.
+  // Args value, remainder, master.
+  import_master,
+  // The inverse. Args master, value, remainder.
+  export_master,
+  // out = 0. Args out (any dtype).
+  zero,
+};
+inline constexpr int kNumOps = static_cast<int>(OpKind::zero) + 1;
+
+enum class Law : uint8_t { set, add };
+
+/// Everything an operation may need beside its operands. Unused fields keep their defaults.
+struct Attributes {
+  int32_t heads = 0;            // query heads held by this rank
+  int32_t kv_heads = 0;         // key/value heads held by this rank
+  int32_t head_dim = 0;
+  int32_t window = 0;           // attention: keys within [i - window + 1, i]; 0 = all
+  int32_t longest = 0;          // attention: upper bound of the lengths in cu_seqlens
+  float attention_scale = 0;
+  int64_t first_column = 0;     // xent: global index of this rank's first vocabulary column
+  double eps = 0;               // rms_norm, adamw
+  double beta1 = 0, beta2 = 0;  // adamw, step_control
+  double weight_decay = 0;
+  double max_grad_norm = 0;     // step_control; 0 = no clipping
+};
+
+inline constexpr int kMaxArgs = 8;
+
+/// One call. Plain data: copied into queues, never owns.
+struct OpCall {
+  OpKind kind{};
+  DType dtype = DType::f32;  // compute dtype T
+  Law law = Law::set;
+  int32_t num_args = 0;
+  std::array<TensorView, kMaxArgs> args{};  // signature order
+  Attributes attributes{};
+  void* workspace = nullptr;      // 64-byte aligned
+  int64_t workspace_bytes = 0;    // at least what OpSizing said
+};
+
+/// Workspace rules of a backend; a pure function of shape and thread count, known at plan time.
+class OpSizing {
+ public:
+  virtual ~OpSizing() = default;
+  /// Bytes of workspace for `call` at its largest extent; data pointers in it are not read.
+  virtual int64_t workspace_bytes(const OpCall& call) const = 0;
+  /// Whether the backend has a body for (kind, dtype).
+  virtual bool supports(OpKind kind, DType dtype) const = 0;
+};
+
+std::string_view name_of(OpKind kind);
+
+}  // namespace trireme::ops

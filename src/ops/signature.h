@@ -1,0 +1,34 @@
+// What each operation reads and writes, and what it costs: the pure rules.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "ops/op.h"
+
+namespace trireme::ops {
+
+enum class Access : uint8_t { read, write, update };
+
+struct Operand {
+  std::string_view name;
+  Access access;        // `write` operands marked `law` become `update` under Law::add
+  bool law = false;
+  bool optional = false;
+};
+
+/// Operands in argument order.
+std::span<const Operand> signature(OpKind kind);
+
+/// Index of the argument that argument `output` may share storage with (same shape and dtype,
+/// read no later than it is written), or -1.
+int may_alias(OpKind kind, int output);
+
+/// Floating-point operations of a call (a multiply-add is two), from the rows and cols of its
+/// arguments. Attention counts the causal half; `pairs` = number of (query, key) pairs computed.
+double flops(const OpCall& call, double pairs);
+
+/// Bytes read and written once each, for memory-bound costs.
+double bytes_moved(const OpCall& call);
+
+}  // namespace trireme::ops
