@@ -28,6 +28,7 @@ enum class OpKind : uint8_t {
   embedding,
   // d_table(vocab, hidden):f32 law += d_out(tokens, hidden):T. order(tokens):i32 lists the real
   // tokens sorted by (id, position), then -1; rows of one id are summed in that order.
+  // Args d_table, d_out, ids, order.
   embedding_weight_grad,
 
   // y = x * rstd * gain, rstd(tokens):f32 = 1 / sqrt(mean(x^2) + eps), computed in f32, then

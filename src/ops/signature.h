@@ -20,9 +20,13 @@ struct Operand {
 /// Operands in argument order.
 std::span<const Operand> signature(OpKind kind);
 
-/// Index of the argument that argument `output` may share storage with (same shape and dtype,
-/// read no later than it is written), or -1.
+/// Index of the argument that argument `output` may share storage with under Law::set (when shape
+/// and dtype agree; each element is read no later than it is written), or -1.
 int may_alias(OpKind kind, int output);
+
+/// Throws BugError when the arguments' presence, dtypes or shapes contradict the operation's
+/// contract. Data pointers are compared with nullptr, never read.
+void check_call(const OpCall& call);
 
 /// Floating-point operations of a call (a multiply-add is two), from the rows and cols of its
 /// arguments. Attention counts the causal half; `pairs` = number of (query, key) pairs computed.
