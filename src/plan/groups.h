@@ -1,0 +1,90 @@
+// Parameter groups: the flat buffers that sharding moves.
+//
+// A unit's parameters lie in one flat buffer per class. A slot's tensors (q, k, v; gate, up) lie
+// without gaps where the matrix product reads them; slots start at multiples of kSlotAlignment;
+// a group is padded to data ranks x kSliceAlignment elements, and data rank r owns elements
+// [r * slice, (r + 1) * slice) of every plane. Every ZeRO stage has these owners.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "mesh/box.h"
+#include "model/graph.h"
+
+namespace trireme::plan {
+
+inline constexpr int64_t kSlotAlignment = 64;
+inline constexpr int64_t kSliceAlignment = 128;
+
+/// Over whom a group's gradient is summed beside the data ranks.
+enum class SumGroup : uint8_t { none, tensor, kv_replicas, tied_ends };
+
+/// What makes parameters of one unit part company: every collective treats a group as one.
+struct ClassKey {
+  SumGroup sum_group = SumGroup::none;
+  bool trainable = true;
+  bool persistent = false;  // stays gathered under ZeRO-3
+  int tied = -1;            // parameter shared by several units: a group of its own
+  auto operator<=>(const ClassKey&) const = default;
+};
+
+/// One tensor of the model inside a group.
+struct Placed {
+  int parameter = 0;
+  int64_t offset = 0;  // elements
+  int64_t size = 0;
+};
+
+/// A run of a slice that holds parameters of one weight-decay rule, without gaps.
+struct Segment {
+  int64_t begin = 0;  // elements within the group
+  int64_t end = 0;
+  bool decay = true;
+};
+
+struct ParameterGroup {
+  std::string name;        // "block.3", "block.3.persistent", "embed.tied"
+  int unit = 0;            // first unit that uses it
+  ClassKey key;
+  std::vector<Placed> placed;  // in storage order
+  std::vector<int> users;      // units that read it, in order
+  int64_t size = 0;            // padded elements
+  int64_t slice = 0;           // size / data ranks
+};
+
+/// Where a slot of a unit lies.
+struct SlotPlace {
+  int group = -1;
+  int64_t offset = 0;  // elements
+};
+
+struct Groups {
+  std::vector<ParameterGroup> groups;
+  /// places[unit][slot]
+  std::vector<std::vector<SlotPlace>> places;
+  int64_t data_ranks = 1;
+};
+
+/// `persistence_threshold`: tensors of at most this many elements stay gathered (ZeRO-3); < 0: none.
+Groups make_groups(const model::ModelGraph& model, int64_t data_ranks,
+                   int64_t persistence_threshold);
+
+/// Segments of elements [begin, end) of a group, in order.
+std::vector<Segment> segments(const model::ModelGraph& model, const ParameterGroup& group,
+                              int64_t begin, int64_t end);
+
+/// A part of a tensor that a range of a group holds: `box` of the tensor from `offset` elements
+/// after the start of the group on, dense and row-major.
+struct HeldBox {
+  int parameter = 0;
+  mesh::Box box;
+  int64_t offset = 0;
+};
+/// The boxes that elements [begin, end) of a group hold, in storage order.
+std::vector<HeldBox> held_boxes(const model::ModelGraph& model, const ParameterGroup& group,
+                                int64_t begin, int64_t end);
+
+}  // namespace trireme::plan

@@ -1,0 +1,219 @@
+#include "plan/program_writer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+
+namespace trireme::plan {
+
+using comm::CommKind;
+
+namespace {
+
+/// Index of `item`, stored once when the same was stored shortly before (each micro-batch repeats).
+template <typename Item>
+int32_t store(std::vector<Item>& items, const Item& item) {
+  constexpr size_t kLookBack = 4;
+  const size_t first = items.size() > kLookBack ? items.size() - kLookBack : 0;
+  const auto known = std::find(items.begin() + static_cast<int64_t>(first), items.end(), item);
+  if (known == items.end()) return items.push_back(item), static_cast<int32_t>(items.size()) - 1;
+  return static_cast<int32_t>(known - items.begin());
+}
+
+}  // namespace
+
+ProgramWriter::ProgramWriter(const LoweringContext& context, std::string name)
+    : context_(context), emitter_(program_, context.sharding->overlap) {
+  program_.name = std::move(name);
+  program_.buffers = context.state->buffers;
+  program_.rope_table = context.state->rope_table;
+}
+
+Span ProgramWriter::plane_span(int g, int32_t buffer, bool whole, DType dtype, int64_t begin,
+                               int64_t end) const {
+  if (buffer < 0) return {};
+  const int64_t base = whole ? 0 : slice_begin(g);
+  return {buffer, dtype, (begin - base) * size_of(dtype), end - begin};
+}
+
+Span ProgramWriter::value_span(int g, int64_t begin, int64_t end) const {
+  const GroupState& s = context_.group_state(g);
+  return plane_span(g, s.value, s.value_whole, context_.compute, begin, end);
+}
+
+int32_t ProgramWriter::slot_buffer(std::map<std::pair<int32_t, int32_t>, int32_t>& made,
+                                   const Pool& pool, PoolPlace place, Owner owner,
+                                   const std::string& prefix) {
+  const auto [at, fresh] = made.try_emplace({place.pool, place.slot}, -1);
+  if (fresh) {
+    at->second = emitter_.add_buffer(fmt::format("{}.{}.{}", prefix, pool.name, place.slot), owner,
+                                     Space::device, pool.bytes);
+  }
+  return at->second;
+}
+
+int32_t ProgramWriter::weight_slot(int g) {
+  const PoolPlace place = context_.group_state(g).weight_slot;
+  return slot_buffer(weight_slots_, context_.state->weight_pools[static_cast<size_t>(place.pool)],
+                     place, Owner::weight_slots, "weight_slot");
+}
+
+int32_t ProgramWriter::gradient_slot(int g) {
+  const PoolPlace place = context_.group_state(g).gradient_slot;
+  return slot_buffer(gradient_slots_,
+                     context_.state->gradient_pools[static_cast<size_t>(place.pool)], place,
+                     Owner::gradient_slots, "gradient_slot");
+}
+
+void ProgramWriter::emit_optimizer(int g) {
+  const ParameterGroup& group = context_.group(g);
+  const GroupState& s = context_.group_state(g);
+  const int64_t begin = s.optimizer_whole ? 0 : slice_begin(g);
+  const int64_t end = s.optimizer_whole ? group.size : begin + group.slice;
+  const bool adamw = context_.optimizer == config::Optimizer::adamw;
+  std::vector<FlatOp> ops;
+  for (const Segment& segment : segments(*context_.model, group, begin, end)) {
+    const int64_t tile = context_.sharding->optimizer_tile.value_or(segment.end - segment.begin);
+    for (int64_t at = segment.begin; at < segment.end; at += tile) {
+      const int64_t stop = std::min(segment.end, at + tile);
+      const auto owned = [&](int32_t buffer, DType dtype) {
+        return plane_span(g, buffer, s.optimizer_whole, dtype, at, stop);
+      };
+      FlatOp op;
+      op.op = adamw ? ops::OpKind::adamw : ops::OpKind::sgd;
+      op.dtype = context_.compute;
+      op.attributes = context_.optimizer_attributes;
+      if (!segment.decay) op.attributes.weight_decay = 0;
+      op.args = {value_span(g, at, stop), owned(s.remainder, DType::i16)};
+      if (adamw) {
+        op.args.push_back(owned(s.exp_avg, DType::f32));
+        op.args.push_back(owned(s.exp_avg_sq, DType::f32));
+      }
+      op.args.push_back(plane_span(g, s.gradient, s.gradient_whole, DType::f32, at, stop));
+      op.args.push_back({context_.state->control, DType::f64, 0, ops::kControlSize});
+      ops.push_back(std::move(op));
+    }
+  }
+  emit_ops("optimizer", std::move(ops),
+           {updates(s.value), updates(s.remainder), updates(s.exp_avg), updates(s.exp_avg_sq),
+            reads(s.gradient), reads(context_.state->control)},
+           group.unit);
+}
+
+TransferPiece ProgramWriter::gather_in_place(int g, int32_t buffer, DType dtype) const {
+  return {buffer, buffer, slice_begin(g) * size_of(dtype), 0, context_.group(g).slice};
+}
+
+TransferPiece ProgramWriter::gather_to_slot(int g) {
+  return {context_.group_state(g).value, weight_slot(g), 0, 0, context_.group(g).slice};
+}
+
+void ProgramWriter::emit_transfer(CommKind kind, DType dtype, std::vector<TransferPiece> pieces,
+                                  std::vector<BufferAccess> accesses, bool set, int unit,
+                                  int micro_batch, const std::vector<int32_t>& after) {
+  if (pieces.empty()) return;
+  const bool control = dtype == DType::f64;
+  std::string key = fmt::format("{}/{}", static_cast<int>(kind), static_cast<int>(dtype));
+  std::vector<int64_t> counts;
+  for (const TransferPiece& piece : pieces) {
+    key += fmt::format("/{}+{}>{}+{}x{}", piece.send, piece.send_offset, piece.receive,
+                       piece.receive_offset, piece.count);
+    counts.push_back(piece.count);
+  }
+  const int64_t staging =
+      context_.comm_sizing->workspace_bytes(kind, dtype, data_ranks(), counts);
+  const auto [at, fresh] = transfers_.try_emplace(key, program_.transfers.size());
+  Entry entry;
+  entry.kind = EntryKind::transfer;
+  entry.stream = control ? StreamKind::comm_control : StreamKind::comm_dp;
+  if (staging > 0) {
+    const auto [buffer, made] = staging_.try_emplace(control ? 1 : 0, -1);
+    if (made) {
+      buffer->second = emitter_.add_buffer(control ? "staging.control" : "staging.data",
+                                           Owner::staging, Space::device, 0);
+    }
+    int64_t& bytes = program_.buffers[static_cast<size_t>(buffer->second)].bytes;
+    bytes = std::max(bytes, staging);
+    accesses.push_back(acquired(released(writes(buffer->second))));
+  }
+  if (fresh) {
+    const Span workspace = staging > 0 ? Span{staging_[control ? 1 : 0], DType::u8, 0, staging}
+                                       : Span{};
+    program_.transfers.push_back(
+        {kind, control ? GroupAxis::world : GroupAxis::data, dtype, std::move(pieces), workspace});
+  }
+  entry.item = at->second;
+  entry.set = set;
+  entry.unit = unit;
+  entry.micro_batch = micro_batch;
+  entry.what = comm::name_of(kind);
+  emitter_.emit(std::move(entry), std::move(accesses), after);
+}
+
+void ProgramWriter::emit_ops(std::string_view what, std::vector<FlatOp> ops,
+                             std::vector<BufferAccess> accesses, int unit) {
+  if (ops.empty()) return;
+  int64_t workspace = 0;
+  for (FlatOp& op : ops) {
+    ops::OpCall call;
+    call.kind = op.op;
+    call.dtype = op.dtype;
+    call.law = op.law;
+    call.attributes = op.attributes;
+    call.num_args = static_cast<int32_t>(op.args.size());
+    for (size_t a = 0; a < op.args.size(); ++a) {
+      call.args[a] = vector(nullptr, op.args[a].dtype, op.args[a].count);
+    }
+    op.workspace.count = context_.op_sizing->workspace_bytes(call);
+    workspace = std::max(workspace, op.workspace.count);
+  }
+  Entry entry;
+  entry.kind = EntryKind::ops;
+  entry.stream = StreamKind::compute;
+  if (workspace > 0) {
+    const int32_t buffer =
+        emitter_.add_buffer(fmt::format("frame.{}", what), Owner::frames, Space::device, workspace);
+    for (FlatOp& op : ops) {
+      if (op.workspace.count > 0) op.workspace = {buffer, DType::u8, 0, op.workspace.count};
+    }
+    accesses.push_back(acquired(released(writes(buffer))));
+  }
+  entry.item = static_cast<int32_t>(program_.ops.size());
+  entry.count = static_cast<int32_t>(ops.size());
+  entry.unit = unit;
+  entry.what = what;
+  std::move(ops.begin(), ops.end(), std::back_inserter(program_.ops));
+  emitter_.emit(std::move(entry), std::move(accesses));
+}
+
+void ProgramWriter::emit_copy(StreamKind stream, const Span& to, const Span& from,
+                              std::vector<BufferAccess> accesses) {
+  check(to.count * size_of(to.dtype) == from.count * size_of(from.dtype), "a copy of {} to {}",
+        from.count, to.count);
+  Entry entry;
+  entry.kind = EntryKind::copy;
+  entry.stream = stream;
+  entry.item = store(program_.copies, Copy{to, from});
+  entry.what = "copy";
+  emitter_.emit(std::move(entry), std::move(accesses));
+}
+
+void ProgramWriter::emit_port(StreamKind stream, const Port& port,
+                              std::vector<BufferAccess> accesses, int micro_batch) {
+  Entry entry;
+  entry.kind = EntryKind::port;
+  entry.stream = stream;
+  entry.item = store(program_.ports, port);
+  entry.micro_batch = micro_batch;
+  entry.what = name_of(port.kind);
+  emitter_.emit(std::move(entry), std::move(accesses));
+}
+
+void ProgramWriter::emit_sum(int32_t from, int32_t to, int64_t count) {
+  if (data_ranks() == 1) return;
+  emit_transfer(CommKind::all_reduce, DType::f64, {{from, to, 0, 0, count}},
+                {reads(from), writes(to)}, true, -1, -1);
+}
+
+}  // namespace trireme::plan

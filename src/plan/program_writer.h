@@ -1,0 +1,68 @@
+// What all lowerings share: spans of planes, transfers and flat operations on groups.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "plan/lowering.h"
+
+namespace trireme::plan {
+
+class ProgramWriter {
+ public:
+  ProgramWriter(const LoweringContext& context, std::string name);
+
+  /// Ends the program. The writer is spent.
+  Program finish() { return std::move(program_); }
+
+ protected:
+  enum class Range { slice, whole };
+
+  int64_t data_ranks() const { return context_.sharding->data_ranks; }
+  /// First element of the group that this rank owns.
+  int64_t slice_begin(int g) const {
+    return context_.group(g).slice * context_.sharding->data_rank;
+  }
+  /// Elements [begin, end) of the group within a plane that is whole or this rank's slice.
+  Span plane_span(int g, int32_t buffer, bool whole, DType dtype, int64_t begin,
+                  int64_t end) const;
+  Span value_span(int g, int64_t begin, int64_t end) const;
+
+  /// Buffer of a pool's slot, made on first use.
+  int32_t weight_slot(int g);
+  int32_t gradient_slot(int g);
+
+  void emit_optimizer(int g);
+  /// In-place gather of a plane that persists whole from the owners' slices.
+  TransferPiece gather_in_place(int g, int32_t buffer, DType dtype) const;
+  /// Gather of a sliced value into its slot.
+  TransferPiece gather_to_slot(int g);
+  void emit_transfer(comm::CommKind kind, DType dtype, std::vector<TransferPiece> pieces,
+                     std::vector<BufferAccess> accesses, bool set, int unit, int micro_batch,
+                     const std::vector<int32_t>& after = {});
+  /// One entry of flat operations on the compute stream.
+  void emit_ops(std::string_view what, std::vector<FlatOp> ops, std::vector<BufferAccess> accesses,
+                int unit = -1);
+  void emit_copy(StreamKind stream, const Span& to, const Span& from,
+                 std::vector<BufferAccess> accesses);
+  void emit_port(StreamKind stream, const Port& port, std::vector<BufferAccess> accesses,
+                 int micro_batch = -1);
+  /// All-reduces `count` f64 sums of the data ranks (alone: nothing, the buffers are one).
+  void emit_sum(int32_t from, int32_t to, int64_t count);
+
+  const LoweringContext& context_;
+  Program program_;
+  Emitter emitter_;
+
+ private:
+  int32_t slot_buffer(std::map<std::pair<int32_t, int32_t>, int32_t>& made, const Pool& pool,
+                      PoolPlace place, Owner owner, const std::string& prefix);
+
+  std::map<std::pair<int32_t, int32_t>, int32_t> weight_slots_;
+  std::map<std::pair<int32_t, int32_t>, int32_t> gradient_slots_;
+  std::map<std::string, int32_t> transfers_;  // by content: stored once
+  std::map<int64_t, int32_t> staging_;        // by transfer dtype: one buffer for all
+};
+
+}  // namespace trireme::plan
