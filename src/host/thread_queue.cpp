@@ -1,0 +1,95 @@
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+#include "host/write_queue.h"
+
+namespace trireme::host {
+
+namespace {
+
+class ThreadQueue final : public WriteQueue {
+ public:
+  ThreadQueue(File& file, int depth) : file_(file), depth_(depth) {
+    const int num_threads = std::min(depth, 2);  // two keep a disk busy
+    for (int i = 0; i < num_threads; ++i) threads_.emplace_back([this] { work(); });
+  }
+
+  ~ThreadQueue() override {
+    {
+      const std::lock_guard lock(mutex_);
+      closing_ = true;
+    }
+    changed_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  void submit(const WriteRequest& request) override {
+    {
+      const std::lock_guard lock(mutex_);
+      check(in_flight_ < depth_, "more than {} writes in flight", depth_);
+      ++in_flight_;
+      waiting_.push_back(request);
+    }
+    changed_.notify_all();
+  }
+
+  int wait() override {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return !done_.empty(); });
+    const Done done = done_.front();
+    done_.pop_front();
+    --in_flight_;
+    if (done.error) std::rethrow_exception(done.error);
+    return done.tag;
+  }
+
+ private:
+  struct Done {
+    int tag;
+    std::exception_ptr error;
+  };
+
+  void work() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [&] { return closing_ || !waiting_.empty(); });
+      if (waiting_.empty()) return;
+      const WriteRequest request = waiting_.front();
+      waiting_.pop_front();
+      lock.unlock();
+      Done done{request.tag, nullptr};
+      try {
+        file_.write_at(request.data, request.bytes, request.offset);
+      } catch (...) {
+        done.error = std::current_exception();
+      }
+      lock.lock();
+      done_.push_back(std::move(done));
+      changed_.notify_all();
+    }
+  }
+
+  File& file_;
+  const int depth_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<WriteRequest> waiting_;
+  std::deque<Done> done_;
+  int in_flight_ = 0;
+  bool closing_ = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace
+
+std::unique_ptr<WriteQueue> make_thread_queue(File& file, int depth) {
+  return std::make_unique<ThreadQueue>(file, depth);
+}
+
+}  // namespace trireme::host
