@@ -1,0 +1,125 @@
+// RMS normalisation and its gradients: one pass of sums and one of values over each row.
+#include <cmath>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/op_norm.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "cpu/kernel_columns-inl.h"
+#include "cpu/kernel_parallel.h"
+#include "cpu/kernel_vector-inl.h"
+#include "cpu/kernel_view.h"
+#include "cpu/op_bodies.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace trireme::cpu {
+namespace HWY_NAMESPACE {
+
+template <typename T>
+float normalise_row(T* y, const T* x, const T* gain, int64_t cols, float eps) {
+  const F32 f;
+  Vec squares = hn::Zero(f);
+  for_vectors(0, cols, [&](int64_t i, auto access) {
+    const Vec v = access.read(x + i);
+    squares = hn::MulAdd(v, v, squares);
+  });
+  const float rstd = 1.0f / std::sqrt(sum_of(squares) / static_cast<float>(cols) + eps);
+  const Vec scale = hn::Set(f, rstd);
+  for_vectors(0, cols, [&](int64_t i, auto access) {
+    const Vec v = hn::Mul(access.read(x + i), scale);
+    access.write(hn::Mul(access.read(gain + i), v), y + i);
+  });
+  return rstd;
+}
+
+void rms_norm_rows(const ops::OpCall& call, OpContext& context) {
+  const auto& args = call.args;
+  const int64_t cols = args[2].cols;
+  const auto eps = static_cast<float>(call.attributes.eps);
+  with_element(call.dtype, [&]<typename T>(T) {
+    const Rows<T> y(args[0]), x(args[2]);
+    auto* rstd = data_of<float>(args[1]);
+    const auto* gain = data_of<T>(args[3]);
+    parallel_ranges(context.num_threads(), args[2].rows, 1, args[2].size(),
+                    [&](int64_t begin, int64_t end) {
+                      for (int64_t r = begin; r < end; ++r) {
+                        rstd[r] = normalise_row(y[r], x[r], gain, cols, eps);
+                      }
+                    });
+  });
+}
+
+/// dx law= rstd * (dy*gain) - x * rstd^3 * mean(dy*gain*x).
+template <typename T>
+void input_grad_row(T* dx, const T* dy, const T* x, const T* gain, int64_t cols, float rstd,
+                    bool accumulate) {
+  const F32 f;
+  Vec dots = hn::Zero(f);
+  for_vectors(0, cols, [&](int64_t i, auto access) {
+    dots =
+        hn::MulAdd(hn::Mul(access.read(dy + i), access.read(gain + i)), access.read(x + i), dots);
+  });
+  const Vec scale = hn::Set(f, rstd);
+  const Vec shift = hn::Set(f, rstd * rstd * rstd * (sum_of(dots) / static_cast<float>(cols)));
+  for_vectors(0, cols, [&](int64_t i, auto access) {
+    const Vec g = hn::Mul(access.read(dy + i), access.read(gain + i));
+    Vec out = hn::NegMulAdd(access.read(x + i), shift, hn::Mul(g, scale));
+    if (accumulate) out = hn::Add(access.read(dx + i), out);
+    access.write(out, dx + i);
+  });
+}
+
+void rms_norm_input_grad_rows(const ops::OpCall& call, OpContext& context) {
+  const auto& args = call.args;
+  const bool accumulate = call.law == ops::Law::add;
+  with_element(call.dtype, [&]<typename T>(T) {
+    const Rows<T> dx(args[0]), dy(args[1]), x(args[2]);
+    const auto* gain = data_of<T>(args[3]);
+    const auto* rstd = data_of<float>(args[4]);
+    parallel_ranges(context.num_threads(), args[2].rows, 1, args[2].size(),
+                    [&](int64_t begin, int64_t end) {
+                      for (int64_t r = begin; r < end; ++r) {
+                        input_grad_row(dx[r], dy[r], x[r], gain, args[2].cols, rstd[r], accumulate);
+                      }
+                    });
+  });
+}
+
+void rms_norm_weight_grad_columns(const ops::OpCall& call, OpContext& context) {
+  const auto& args = call.args;
+  const auto* rstd = data_of<float>(args[3]);
+  with_element(call.dtype, [&]<typename T>(T) {
+    const Rows<T> dy(args[1]), x(args[2]);
+    sum_columns(args[0], args[1].rows, call.law, context.num_threads(),
+                [&](int64_t row, int64_t column, auto access) {
+                  const Vec v = hn::Mul(access.read(x[row] + column), hn::Set(F32(), rstd[row]));
+                  return hn::Mul(access.read(dy[row] + column), v);
+                });
+  });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace trireme::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace trireme::cpu {
+
+HWY_EXPORT(rms_norm_rows);
+void rms_norm(const ops::OpCall& call, OpContext& context) {
+  HWY_DYNAMIC_DISPATCH(rms_norm_rows)(call, context);
+}
+
+HWY_EXPORT(rms_norm_input_grad_rows);
+void rms_norm_input_grad(const ops::OpCall& call, OpContext& context) {
+  HWY_DYNAMIC_DISPATCH(rms_norm_input_grad_rows)(call, context);
+}
+
+HWY_EXPORT(rms_norm_weight_grad_columns);
+void rms_norm_weight_grad(const ops::OpCall& call, OpContext& context) {
+  HWY_DYNAMIC_DISPATCH(rms_norm_weight_grad_columns)(call, context);
+}
+
+}  // namespace trireme::cpu
+#endif

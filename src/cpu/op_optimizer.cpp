@@ -1,0 +1,218 @@
+// The step's decisions, the optimizers and the two planes of a bf16 master.
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/op_optimizer.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "cpu/kernel_parallel.h"
+#include "cpu/kernel_vector-inl.h"
+#include "cpu/kernel_view.h"
+#include "cpu/op_bodies.h"
+#include "ops/control.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace trireme::cpu {
+namespace HWY_NAMESPACE {
+
+/// The fp32 masters of a range: one plane of f32, or bf16 values and remainders
+/// (base/dtype.h: split_master, join_master).
+struct WholeMaster {
+  float* value;
+  template <typename Access>
+  HWY_INLINE Vec read(int64_t i, Access access) const {
+    return access.read(value + i);
+  }
+  template <typename Access>
+  HWY_INLINE void write(Vec v, int64_t i, Access access) const {
+    access.write(v, value + i);
+  }
+};
+
+struct SplitPlanes {
+  uint16_t* value;
+  uint16_t* remainder;
+
+  HWY_INLINE Vec read(int64_t i, Whole) const {
+    const U32 u;
+    const auto high = hn::PromoteTo(u, hn::LoadU(U16(), value + i));
+    const auto low = hn::PromoteTo(u, hn::LoadU(U16(), remainder + i));
+    const auto carried = hn::Sub(high, hn::ShiftRight<15>(low));
+    return hn::BitCast(F32(), hn::Or(hn::ShiftLeft<16>(carried), low));
+  }
+  HWY_INLINE void write(Vec v, int64_t i, Whole) const {
+    const U32 u;
+    const auto bits = hn::BitCast(u, v);
+    const auto high = hn::ShiftRight<16>(hn::Add(bits, hn::Set(u, 0x8000u)));
+    hn::StoreU(hn::TruncateTo(U16(), high), U16(), value + i);
+    hn::StoreU(hn::TruncateTo(U16(), hn::And(bits, hn::Set(u, 0xffffu))), U16(), remainder + i);
+  }
+  HWY_INLINE Vec read(int64_t i, Some some) const {
+    float joined[kLanes] = {};
+    for (int64_t k = 0; k < some.count; ++k) {
+      joined[k] = join_master(value[i + k], static_cast<int16_t>(remainder[i + k]));
+    }
+    return load(joined);
+  }
+  HWY_INLINE void write(Vec v, int64_t i, Some some) const {
+    float joined[kLanes];
+    store(v, joined);
+    for (int64_t k = 0; k < some.count; ++k) {
+      const SplitMaster split = split_master(joined[k]);
+      value[i + k] = split.value;
+      remainder[i + k] = static_cast<uint16_t>(split.remainder);
+    }
+  }
+};
+
+/// body(planes) with the planes of arguments `value` and `value` + 1.
+template <typename Body>
+void with_master(const ops::OpCall& call, size_t value, const Body& body) {
+  if (call.dtype == DType::bf16) {
+    body(SplitPlanes{data_of<uint16_t>(call.args[value]), data_of<uint16_t>(call.args[value + 1])});
+  } else {
+    body(WholeMaster{data_of<float>(call.args[value])});
+  }
+}
+
+/// Elements of a thread's ranges come in multiples of this.
+inline constexpr int64_t kGrain = 1024;
+
+/// What every element of an update shares; false when the update must not be applied.
+struct Update {
+  float grad_scale;
+  float learning_rate;
+  float keep;  // 1 - learning rate * weight decay
+  bool read(const ops::OpCall& call, const double* control) {
+    const auto field = [control](ops::Control which) { return control[ops::index(which)]; };
+    if (field(ops::Control::pending) == 0 || field(ops::Control::skip) != 0) return false;
+    const double rate = field(ops::Control::learning_rate);
+    grad_scale =
+        static_cast<float>(field(ops::Control::inv_tokens) * field(ops::Control::clip_coef));
+    learning_rate = static_cast<float>(rate);
+    keep = static_cast<float>(1.0 - rate * call.attributes.weight_decay);
+    return true;
+  }
+};
+
+void adamw_range(const ops::OpCall& call, OpContext& context) {
+  const auto* control = data_of<double>(call.args[5]);
+  Update update;
+  if (!update.read(call, control)) return;
+  const auto& attributes = call.attributes;
+  const F32 f;
+  const auto constant = [&](double value) { return hn::Set(f, static_cast<float>(value)); };
+  const Vec scale = hn::Set(f, update.grad_scale);
+  const Vec keep = hn::Set(f, update.keep);
+  const Vec beta1 = constant(attributes.beta1);
+  const Vec beta2 = constant(attributes.beta2);
+  const Vec rest1 = constant(1.0 - attributes.beta1);
+  const Vec rest2 = constant(1.0 - attributes.beta2);
+  const Vec eps = constant(attributes.eps);
+  const Vec unbias2 = constant(1.0 / control[ops::index(ops::Control::bias2)]);
+  const Vec step = constant(control[ops::index(ops::Control::learning_rate)] /
+                            control[ops::index(ops::Control::bias1)]);
+  auto* m = data_of<float>(call.args[2]);
+  auto* v = data_of<float>(call.args[3]);
+  const auto* grad = data_of<float>(call.args[4]);
+  const int64_t size = call.args[0].cols;
+  with_master(call, 0, [&](auto master) {
+    parallel_ranges(context.num_threads(), size, kGrain, size, [&](int64_t begin, int64_t end) {
+      for_vectors(begin, end, [&](int64_t i, auto access) {
+        const Vec g = hn::Mul(access.read(grad + i), scale);
+        const Vec mean = hn::MulAdd(access.read(m + i), beta1, hn::Mul(g, rest1));
+        const Vec square = hn::MulAdd(access.read(v + i), beta2, hn::Mul(hn::Mul(g, g), rest2));
+        access.write(mean, m + i);
+        access.write(square, v + i);
+        const Vec root = hn::Add(hn::Sqrt(hn::Mul(square, unbias2)), eps);
+        const Vec kept = hn::Mul(master.read(i, access), keep);
+        master.write(hn::Sub(kept, hn::Div(hn::Mul(mean, step), root)), i, access);
+      });
+    });
+  });
+}
+
+void sgd_range(const ops::OpCall& call, OpContext& context) {
+  Update update;
+  if (!update.read(call, data_of<double>(call.args[3]))) return;
+  const F32 f;
+  const Vec scale = hn::Set(f, update.grad_scale);
+  const Vec rate = hn::Set(f, update.learning_rate);
+  const Vec decay = hn::Set(f, static_cast<float>(call.attributes.weight_decay));
+  const auto* grad = data_of<float>(call.args[2]);
+  const int64_t size = call.args[0].cols;
+  with_master(call, 0, [&](auto master) {
+    parallel_ranges(context.num_threads(), size, kGrain, size, [&](int64_t begin, int64_t end) {
+      for_vectors(begin, end, [&](int64_t i, auto access) {
+        const Vec old = master.read(i, access);
+        const Vec slope = hn::MulAdd(old, decay, hn::Mul(access.read(grad + i), scale));
+        master.write(hn::NegMulAdd(rate, slope, old), i, access);
+      });
+    });
+  });
+}
+
+void import_range(const ops::OpCall& call, OpContext& context) {
+  const auto* from = data_of<float>(call.args[2]);
+  const int64_t size = call.args[2].cols;
+  with_master(call, 0, [&](auto master) {
+    parallel_ranges(context.num_threads(), size, kGrain, size, [&](int64_t begin, int64_t end) {
+      for_vectors(begin, end,
+                  [&](int64_t i, auto access) { master.write(access.read(from + i), i, access); });
+    });
+  });
+}
+
+void export_range(const ops::OpCall& call, OpContext& context) {
+  auto* to = data_of<float>(call.args[0]);
+  const int64_t size = call.args[0].cols;
+  with_master(call, 1, [&](auto master) {
+    parallel_ranges(context.num_threads(), size, kGrain, size, [&](int64_t begin, int64_t end) {
+      for_vectors(begin, end,
+                  [&](int64_t i, auto access) { access.write(master.read(i, access), to + i); });
+    });
+  });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace trireme::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace trireme::cpu {
+
+void step_control(const ops::OpCall& call, OpContext&) {
+  const auto& a = call.attributes;
+  ops::step_control(data_of<double>(call.args[1]), data_of<double>(call.args[2]), call.args[2].cols,
+                    a.max_grad_norm, a.beta1, a.beta2, data_of<double>(call.args[0]));
+}
+
+void clear_pending(const ops::OpCall& call, OpContext&) {
+  data_of<double>(call.args[0])[ops::index(ops::Control::pending)] = 0;
+}
+
+HWY_EXPORT(adamw_range);
+void adamw(const ops::OpCall& call, OpContext& context) {
+  HWY_DYNAMIC_DISPATCH(adamw_range)(call, context);
+}
+
+HWY_EXPORT(sgd_range);
+void sgd(const ops::OpCall& call, OpContext& context) {
+  HWY_DYNAMIC_DISPATCH(sgd_range)(call, context);
+}
+
+HWY_EXPORT(import_range);
+void import_master(const ops::OpCall& call, OpContext& context) {
+  HWY_DYNAMIC_DISPATCH(import_range)(call, context);
+}
+
+HWY_EXPORT(export_range);
+void export_master(const ops::OpCall& call, OpContext& context) {
+  HWY_DYNAMIC_DISPATCH(export_range)(call, context);
+}
+
+}  // namespace trireme::cpu
+#endif

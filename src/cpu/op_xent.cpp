@@ -1,0 +1,167 @@
+// Cross-entropy over chunks of rows: statistics of the logits, loss and gradient.
+#include <cmath>
+#include <limits>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "cpu/op_xent.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include <cstring>
+
+#include "cpu/kernel_parallel.h"
+#include "cpu/kernel_vector-inl.h"
+#include "cpu/kernel_view.h"
+#include "cpu/op_bodies.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace trireme::cpu {
+namespace HWY_NAMESPACE {
+
+/// Columns whose maximum is taken before their exponentials: they are read twice from the cache.
+inline constexpr int64_t kStrip = 4096;
+
+struct RowStats {
+  float max;
+  float sum;
+};
+
+float strip_max(const float* logits, int64_t count) {
+  const F32 f;
+  Vec largest = hn::Set(f, -std::numeric_limits<float>::infinity());
+  int64_t i = 0;
+  // Max keeps its second operand when one is NaN: a NaN logit reaches the sum below in any case.
+  for (; i + kLanes <= count; i += kLanes) largest = hn::Max(load(logits + i), largest);
+  float result = max_of(largest);
+  for (; i < count; ++i) result = std::max(result, logits[i]);
+  return result;
+}
+
+float strip_sum(const float* logits, int64_t count, float max) {
+  const F32 f;
+  const Vec largest = hn::Set(f, max);
+  Vec sums[4] = {hn::Zero(f), hn::Zero(f), hn::Zero(f), hn::Zero(f)};
+  int64_t i = 0;
+  for (; i + 4 * kLanes <= count; i += 4 * kLanes) {
+    for (int64_t v = 0; v < 4; ++v) {
+      const Vec x = load(logits + i + v * kLanes);
+      sums[v] = hn::Add(sums[v], exp_of(hn::Sub(x, largest)));
+    }
+  }
+  for_vectors(i, count, [&](int64_t at, auto access) {
+    const Vec e = exp_of(hn::Sub(access.read(logits + at), largest));
+    const int64_t valid = std::min(kLanes, count - at);
+    const auto mask = hn::FirstN(f, static_cast<size_t>(valid));
+    sums[0] = hn::Add(sums[0], hn::IfThenElseZero(mask, e));
+  });
+  return sum_of(hn::Add(hn::Add(sums[0], sums[1]), hn::Add(sums[2], sums[3])));
+}
+
+RowStats stats_of(const float* logits, int64_t cols) {
+  RowStats stats{-std::numeric_limits<float>::infinity(), 0.0f};
+  for (int64_t first = 0; first < cols; first += kStrip) {
+    const int64_t count = std::min(kStrip, cols - first);
+    const float max = std::max(stats.max, strip_max(logits + first, count));
+    stats.sum = stats.sum * std::exp(stats.max - max) + strip_sum(logits + first, count, max);
+    stats.max = max;
+  }
+  return stats;
+}
+
+void xent_stats_rows(const ops::OpCall& call, OpContext& context) {
+  const auto& args = call.args;
+  const Rows<float> stats(args[0]), logits(args[1]);
+  const auto* targets = data_of<int32_t>(args[2]);
+  const int64_t cols = args[1].cols;
+  const auto rows = [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      float* out = stats[r];
+      out[0] = 0.0f;
+      out[1] = 1.0f;
+      out[2] = 0.0f;
+      if (targets[r] == -100) continue;
+      const RowStats row = stats_of(logits[r], cols);
+      out[0] = row.max;
+      out[1] = row.sum;
+      const int64_t column = targets[r] - call.attributes.first_column;
+      if (column >= 0 && column < cols) out[2] = logits[r][column];
+    }
+  };
+  parallel_ranges(context.num_threads(), args[1].rows, 1, args[1].size(), rows);
+}
+
+template <typename T>
+void grad_row(T* out, const float* logits, const float* stats, int64_t cols) {
+  const F32 f;
+  const Vec max = hn::Set(f, stats[0]);
+  const Vec inverse = hn::Set(f, 1.0f / stats[1]);
+  for_vectors(0, cols, [&](int64_t i, auto access) {
+    const Vec e = exp_of(hn::Sub(access.read(logits + i), max));
+    access.write(hn::Mul(e, inverse), out + i);
+  });
+}
+
+void xent_grad_rows(const ops::OpCall& call, OpContext& context) {
+  const auto& args = call.args;
+  const Rows<float> logits(args[1]), stats(args[2]);
+  const auto* targets = data_of<int32_t>(args[3]);
+  const int64_t cols = args[1].cols;
+  with_element(call.dtype, [&]<typename T>(T) {
+    const Rows<T> d_logits(args[0]);
+    const auto rows = [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        if (targets[r] == -100) {
+          std::memset(d_logits[r], 0, static_cast<size_t>(cols) * sizeof(T));
+          continue;
+        }
+        const int64_t column = targets[r] - call.attributes.first_column;
+        const bool mine = column >= 0 && column < cols;
+        const float target_logit = mine ? logits[r][column] : 0.0f;
+        grad_row(d_logits[r], logits[r], stats[r], cols);
+        if (!mine) continue;
+        const float p = std::exp(target_logit - stats[r][0]) / stats[r][1];
+        store_some(hn::Set(F32(), p - 1.0f), d_logits[r] + column, 1);
+      }
+    };
+    parallel_ranges(context.num_threads(), args[1].rows, 1, args[1].size(), rows);
+  });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace trireme::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace trireme::cpu {
+
+HWY_EXPORT(xent_stats_rows);
+void xent_stats(const ops::OpCall& call, OpContext& context) {
+  HWY_DYNAMIC_DISPATCH(xent_stats_rows)(call, context);
+}
+
+void xent_loss(const ops::OpCall& call, OpContext&) {
+  const auto& args = call.args;
+  const Rows<float> stats(args[1]);
+  const auto* targets = data_of<int32_t>(args[2]);
+  double loss = 0;
+  double num_targets = 0;
+  for (int64_t r = 0; r < args[1].rows; ++r) {
+    if (targets[r] == -100) continue;
+    const float* row = stats[r];
+    loss += std::log(static_cast<double>(row[1])) + static_cast<double>(row[0]) -
+            static_cast<double>(row[2]);
+    num_targets += 1;
+  }
+  auto* sums = data_of<double>(args[0]);
+  const bool accumulate = call.law == ops::Law::add;
+  sums[0] = accumulate ? sums[0] + loss : loss;
+  sums[1] = accumulate ? sums[1] + num_targets : num_targets;
+}
+
+HWY_EXPORT(xent_grad_rows);
+void xent_grad(const ops::OpCall& call, OpContext& context) {
+  HWY_DYNAMIC_DISPATCH(xent_grad_rows)(call, context);
+}
+
+}  // namespace trireme::cpu
+#endif
