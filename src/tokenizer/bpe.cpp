@@ -52,8 +52,7 @@ void BpeMerger::merge(std::string_view word, std::vector<int32_t>* ids) {
     const Candidate best = heap_.back();
     heap_.pop_back();
     Symbol& left = symbols_[static_cast<size_t>(best.at)];
-    // A stale candidate still counts where today's pair gives the same token: so does the
-    // original, and ranks alone would order such merges differently.
+    // Stale: one of the two has since been merged with another neighbour.
     if (left.id < 0 || left.result != best.result) continue;
     Symbol& right = symbols_[static_cast<size_t>(left.next)];
     left.id = best.result;

@@ -1,22 +1,11 @@
 #include "tokenizer/json_value.h"
 
-#include <fstream>
+#include "base/file.h"
 
 namespace trireme::tokenizer {
 
 JsonFile::JsonFile(const std::filesystem::path& path, int64_t max_bytes) : path_(path.string()) {
-  std::ifstream file(path, std::ios::binary);
-  std::error_code error;
-  const auto size = std::filesystem::file_size(path, error);
-  if (!file || error) throw DataError(fmt::format("{}: cannot be read", path_));
-  if (size > static_cast<uintmax_t>(max_bytes)) {
-    throw DataError(
-        fmt::format("{}: {} bytes are more than the {} that are allowed", path_, size, max_bytes));
-  }
-  simdjson::padded_string text(size);
-  if (!file.read(text.data(), static_cast<std::streamsize>(size))) {
-    throw DataError(fmt::format("{}: cannot be read", path_));
-  }
+  const std::string text = read_text_file(path, max_bytes);
   if (const auto failure = parser_.parse(text).get(root_)) {
     throw DataError(fmt::format("{}: {}", path_, simdjson::error_message(failure)));
   }
