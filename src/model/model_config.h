@@ -17,8 +17,8 @@ struct RopeConfig {
   RopeKind kind = RopeKind::plain;
   double theta = 10000.0;
   double factor = 1.0;
-  double low_freq_factor = 1.0;   // llama3
-  double high_freq_factor = 4.0;  // llama3
+  double low_freq_factor = 1.0;       // llama3
+  double high_freq_factor = 4.0;      // llama3
   int64_t original_max_position = 0;  // llama3
 };
 
@@ -37,9 +37,10 @@ struct ModelConfig {
   bool qkv_bias = false;
   bool output_bias = false;  // o_proj
   bool mlp_bias = false;
-  bool qk_norm = false;      // per-head RMSNorm of q and k before the rotation (Qwen3)
+  bool qk_norm = false;  // per-head RMSNorm of q and k before the rotation (Qwen3)
   bool tie_word_embeddings = false;
   int64_t sliding_window = 0;  // 0: none
+  int64_t pad_token_id = -1;   // row of the embedding that Hugging Face makes zero; -1: none
   double initializer_range = 0.02;
   DType stored_dtype = DType::f32;  // torch_dtype / dtype of the folder
 
