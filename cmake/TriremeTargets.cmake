@@ -50,6 +50,8 @@ endfunction()
 
 # trireme_test(NAME SOURCES files [DEPS folders] [LIBS libraries] [LABELS labels] [SERIAL])
 # one GoogleTest program; each of its tests is a ctest test.
+# Labels that tools/nightly knows: dist and fault (repeated), kill (reads TRIREME_KILLS, the number
+# of kills), no_sanitizer (counts allocations or measures memory).
 include(GoogleTest)
 function(trireme_test name)
   cmake_parse_arguments(ARG "SERIAL" "TIMEOUT" "SOURCES;DEPS;LIBS;LABELS" ${ARGN})
