@@ -1,5 +1,5 @@
 // One checked structure for everything a run is told. Names are Hugging Face's where there is one.
-// Filled by the option table (options.h) from flags and a DeepSpeed JSON; printed back in full.
+// Filled by the option table (option.h) from flags and a DeepSpeed JSON; printed back in full.
 #pragma once
 
 #include <cstdint>
@@ -34,9 +34,12 @@ struct ZeroConfig {
   /// `reduce_bucket_size`: a unit's reduce whole (nullopt) or in grouped pieces of this size.
   std::optional<int64_t> reduce_bucket_size;
   /// `stage3_param_persistence_threshold`: tensors of at most this many elements stay gathered.
+  /// kPersistenceAuto until resolve() makes it 10 x hidden_size.
+  static constexpr int64_t kPersistenceAuto = -1;
   int64_t param_persistence_threshold = 0;
-  /// `stage3_max_reuse_distance`: units used again within this many elements stay gathered.
-  int64_t max_reuse_distance = 0;
+  /// `stage3_max_reuse_distance`: units used again within this many elements of others stay
+  /// gathered; nullopt = where that costs no memory.
+  std::optional<int64_t> max_reuse_distance;
   /// `sub_group_size`: optimizer tile; nullopt = whole slice.
   std::optional<int64_t> sub_group_size;
   bool overlap_comm = true;
@@ -49,7 +52,7 @@ struct RunConfig {
   std::string data_path;
   std::string eval_path;
   std::string output_dir = "trainer_output";
-  int64_t max_seq_length = 0;  // 0: the model's, at most 4096
+  int64_t max_seq_length = 0;  // 0: the model's, at most 4096 (filled by resolve)
   OnLong on_long = OnLong::truncate;
   Sampling train_sampling_strategy = Sampling::random;
   int64_t seed = 42;
@@ -60,6 +63,7 @@ struct RunConfig {
   int64_t per_device_train_batch_size = 8;
   int64_t per_device_eval_batch_size = 8;
   int64_t gradient_accumulation_steps = 1;
+  int64_t train_batch_size = 0;  // micro x accumulation x data ranks (filled by resolve)
   double num_train_epochs = 3.0;
   int64_t max_steps = -1;
 
@@ -80,23 +84,26 @@ struct RunConfig {
 
   // layout
   DeviceChoice device = DeviceChoice::automatic;
+  std::string deepspeed;  // path or text of the DeepSpeed JSON that was read; empty: none
   ZeroConfig zero;
-  ReduceAt reduce_at = ReduceAt::automatic;
-  bool gradient_checkpointing = false;         // recompute = block unless `recompute` is given
-  std::vector<RecomputeSpan> recompute;
+  ReduceAt reduce_at = ReduceAt::automatic;  // automatic: until resolve
+  bool gradient_checkpointing = false;       // recompute = block unless `recompute` is given
+  std::vector<RecomputeSpan> recompute;      // from the front; blocks beyond the spans: none
+  int64_t ddp_timeout = 1800;                // seconds a collective may take
 
   // saving, logging, evaluation
   Strategy save_strategy = Strategy::steps;
-  double save_steps = 500;      // integer >= 1, or a share of all steps in (0, 1)
-  int64_t save_total_limit = 0;  // 0: keep all
+  double save_steps = 500;             // integer >= 1, or a share of all steps in (0, 1)
+  int64_t save_total_limit = 0;        // 0: keep all
   std::string resume_from_checkpoint;  // empty, "true" (the last one), or a folder
   double logging_steps = 500;
   Strategy eval_strategy = Strategy::no;
-  double eval_steps = 0;  // 0: logging_steps
-  std::vector<std::string> report_to;  // empty or "none"; "jsonl" always on
+  double eval_steps = 0;               // 0: logging_steps (filled by resolve)
+  std::vector<std::string> report_to;  // empty or "jsonl", which is always on
+  bool disable_tqdm = false;           // plain lines also on a terminal
 
   // proof and debugging
-  bool debug_poison = false;      // released memory is filled with NaN
+  bool debug_poison = false;        // released memory is filled with NaN
   int64_t debug_comm_delay_ms = 0;  // every collective starts this much later
 };
 

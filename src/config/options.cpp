@@ -1,0 +1,330 @@
+#include "config/option.h"
+#include "config/option_builders.h"
+
+namespace trireme::config {
+
+Option Option::also(std::initializer_list<std::string_view> names) && {
+  aliases.insert(aliases.end(), names);
+  return std::move(*this);
+}
+Option Option::at_least(double low) && {
+  rule.range = {.low = low};
+  return std::move(*this);
+}
+Option Option::above(double low) && {
+  rule.range = {.low = low, .low_open = true};
+  return std::move(*this);
+}
+Option Option::between(double low, double high) && {
+  rule.range = {.low = low, .high = high};
+  return std::move(*this);
+}
+Option Option::below(double low, double high) && {
+  rule.range = {.low = low, .high = high, .high_open = true};
+  return std::move(*this);
+}
+Option Option::words(std::initializer_list<Choice> more) && {
+  rule.choices.insert(rule.choices.end(), more);
+  return std::move(*this);
+}
+Option Option::unset_as(std::string_view word) && {
+  rule.unset = word;
+  return std::move(*this);
+}
+Option Option::alone_means(std::string_view value) && {
+  bare = value;
+  return std::move(*this);
+}
+
+namespace {
+
+using build::another_spelling;
+using build::field;
+using build::path;
+using build::row;
+using build::steps;
+using Rows = std::vector<Option>;
+
+// Products of three of these stay far inside 64 bits.
+constexpr double kMaxBatch = 1 << 20;
+constexpr std::string_view kLater = "not supported yet";
+
+void append_model_and_data(Rows& rows) {
+  const auto model = OptionGroup::model;
+  rows.push_back(
+      path("model_name_or_path", model, &RunConfig::model_name_or_path, "Hugging Face model folder")
+          .also({"base_model"}));
+  rows.push_back(field("init_from_config", model, &RunConfig::init_from_config,
+                       "start from random weights; only config.json is read"));
+  rows.push_back(field("max_seq_length", model, &RunConfig::max_seq_length,
+                       "longest sample in tokens; 0: the model's longest, at most 4096")
+                     .also({"max_length", "cutoff_len", "sequence_len"})
+                     .at_least(0));
+
+  const auto data = OptionGroup::data;
+  rows.push_back(path("data_path", data, &RunConfig::data_path,
+                      "JSONL file of {\"text\"} or {\"input_ids\", \"labels\"} rows"));
+  rows.push_back(path("eval_path", data, &RunConfig::eval_path, "JSONL file to evaluate on"));
+  rows.push_back(field("on_long", data, &RunConfig::on_long,
+                       "what happens to samples longer than max_seq_length"));
+  rows.push_back(field("train_sampling_strategy", data, &RunConfig::train_sampling_strategy,
+                       "order of the samples within an epoch")
+                     .words({{"group_by_length", "", kLater}}));
+  rows.push_back(
+      field("even_batches", data, &RunConfig::even_batches,
+            "deal some samples twice at an epoch's tail, as Hugging Face does, instead of none"));
+  rows.push_back(
+      field("seed", data, &RunConfig::seed, "seed of weights and sample order").at_least(0));
+  rows.push_back(
+      field("data_seed", data, &RunConfig::data_seed, "seed of the sample order; none: seed")
+          .at_least(0)
+          .unset_as("none"));
+}
+
+void append_steps(Rows& rows) {
+  const auto group = OptionGroup::steps;
+  rows.push_back(field("per_device_train_batch_size", group,
+                       &RunConfig::per_device_train_batch_size, "samples a rank and micro-batch")
+                     .also({"per_gpu_train_batch_size", "micro_batch_size"})
+                     .between(1, kMaxBatch));
+  rows.push_back(field("per_device_eval_batch_size", group, &RunConfig::per_device_eval_batch_size,
+                       "samples a rank and evaluation batch")
+                     .also({"per_gpu_eval_batch_size"})
+                     .between(1, kMaxBatch));
+  rows.push_back(field("gradient_accumulation_steps", group,
+                       &RunConfig::gradient_accumulation_steps, "micro-batches an update")
+                     .between(1, kMaxBatch));
+  rows.push_back(field("train_batch_size", group, &RunConfig::train_batch_size,
+                       "samples an update: the product of the two above and the data ranks; 0: "
+                       "follows from them")
+                     .between(0, kMaxBatch * kMaxBatch));
+  rows.push_back(field("num_train_epochs", group, &RunConfig::num_train_epochs,
+                       "passes over the data; a fraction is allowed")
+                     .also({"num_epochs"})
+                     .above(0));
+  rows.push_back(field("max_steps", group, &RunConfig::max_steps,
+                       "updates to make, whatever num_train_epochs says; -1: by epochs")
+                     .at_least(-1));
+}
+
+void append_optimizer(Rows& rows) {
+  const auto group = OptionGroup::optimizer;
+  rows.push_back(field("optim", group, &RunConfig::optim, "optimizer; AdamW decays decoupled")
+                     .also({"optimizer"})
+                     .words({{"adamw_torch", "adamw", ""},
+                             {"adamw_torch_fused", "adamw", ""},
+                             {"adamw_hf", "adamw", ""},
+                             {"adamw_apex_fused", "adamw", ""},
+                             {"adamw_bnb_8bit", "", kLater},
+                             {"adamw_8bit", "", kLater},
+                             {"paged_adamw_8bit", "", kLater},
+                             {"paged_adamw_32bit", "", kLater},
+                             {"adafactor", "", kLater},
+                             {"lion_32bit", "", kLater},
+                             {"muon", "", kLater}}));
+  rows.push_back(
+      field("learning_rate", group, &RunConfig::learning_rate, "peak learning rate").at_least(0));
+  rows.push_back(field("weight_decay", group, &RunConfig::weight_decay,
+                       "decay of all weights but biases and norms")
+                     .at_least(0));
+  rows.push_back(
+      field("adam_beta1", group, &RunConfig::adam_beta1, "decay of the first moment").below(0, 1));
+  rows.push_back(
+      field("adam_beta2", group, &RunConfig::adam_beta2, "decay of the second moment").below(0, 1));
+  rows.push_back(field("adam_epsilon", group, &RunConfig::adam_epsilon,
+                       "added outside the square root of the second moment")
+                     .above(0));
+  rows.push_back(field("max_grad_norm", group, &RunConfig::max_grad_norm,
+                       "largest gradient norm that is not clipped; 0: no clipping")
+                     .at_least(0));
+  rows.push_back(field("lr_scheduler_type", group, &RunConfig::lr_scheduler_type,
+                       "course of the learning rate after the warm-up")
+                     .also({"lr_scheduler"})
+                     .words({{"cosine_with_restarts", "", kLater},
+                             {"polynomial", "", kLater},
+                             {"inverse_sqrt", "", kLater},
+                             {"reduce_lr_on_plateau", "", kLater},
+                             {"cosine_with_min_lr", "", kLater},
+                             {"cosine_warmup_with_min_lr", "", kLater},
+                             {"warmup_stable_decay", "", kLater}}));
+  rows.push_back(steps("warmup_steps", group, &RunConfig::warmup_steps,
+                       "updates of linear warm-up, or their share of all updates"));
+  rows.push_back(another_spelling(
+                     "warmup_ratio", group, Kind::real, "warmup_steps",
+                     [](const Json& value) { return value == 0 ? Json() : value; },
+                     "share of all updates for warm-up")
+                     .below(0, 1));
+  rows.push_back(field("max_consecutive_skips", group, &RunConfig::max_consecutive_skips,
+                       "updates in a row that a non-finite gradient may skip before the run stops")
+                     .at_least(1));
+}
+
+void append_zero(Rows& rows) {
+  const auto group = OptionGroup::layout;
+  rows.push_back(field("zero_stage", group, &ZeroConfig::stage,
+                       "sharded over data ranks: 1 optimizer, 2 and gradients, 3 and weights")
+                     .between(0, 3));
+  rows.push_back(build::path("deepspeed", group, &RunConfig::deepspeed,
+                             "DeepSpeed configuration: a JSON file, or the JSON itself")
+                     .also({"deepspeed_config"})
+                     .alone_means(""));
+  rows.push_back(field("reduce_at", group, &RunConfig::reduce_at,
+                       "when gradients are reduced: each micro-batch, or once an update; auto: "
+                       "boundary for stages 0 and 1, micro for 2 and 3"));
+  rows.push_back(
+      field("overlap_comm", group, &ZeroConfig::overlap_comm, "communicate while computing"));
+  rows.push_back(
+      field("reduce_bucket_size", group, &ZeroConfig::reduce_bucket_size,
+            "elements of one piece of a unit's gradient reduce; auto: the unit as a whole")
+          .at_least(1)
+          .unset_as("auto"));
+  rows.push_back(
+      field("sub_group_size", group, &ZeroConfig::sub_group_size,
+            "elements of one tile of the optimizer; auto: the rank's slice of a unit as a whole")
+          .at_least(1)
+          .unset_as("auto"));
+  rows.push_back(field("stage3_prefetch_bucket_size", group, &ZeroConfig::prefetch_bucket_size,
+                       "elements gathered ahead, in whole units; auto: one unit, 0: none")
+                     .also({"prefetch_bucket_size"})
+                     .at_least(0)
+                     .unset_as("auto"));
+  rows.push_back(field("stage3_max_live_parameters", group, &ZeroConfig::max_live_parameters,
+                       "elements gathered at one time, in whole units")
+                     .also({"max_live_parameters"})
+                     .at_least(0)
+                     .unset_as("auto"));
+  rows.push_back(
+      field("stage3_max_reuse_distance", group, &ZeroConfig::max_reuse_distance,
+            "units used again within this many elements of others stay gathered; auto: where that "
+            "costs no memory")
+          .also({"max_reuse_distance"})
+          .at_least(0)
+          .unset_as("auto"));
+  Option persistence =
+      field("stage3_param_persistence_threshold", group, &ZeroConfig::param_persistence_threshold,
+            "tensors of at most this many elements stay gathered; auto: 10 x hidden_size")
+          .also({"param_persistence_threshold"})
+          .at_least(0)
+          .unset_as("auto");
+  persistence.set = [](RunConfig& config, const Json& value) {
+    config.zero.param_persistence_threshold =
+        value.is_null() ? ZeroConfig::kPersistenceAuto : value.get<int64_t>();
+  };
+  persistence.get = [](const RunConfig& config) {
+    const int64_t threshold = config.zero.param_persistence_threshold;
+    return threshold == ZeroConfig::kPersistenceAuto ? Json() : Json(threshold);
+  };
+  rows.push_back(std::move(persistence));
+}
+
+void append_layout(Rows& rows) {
+  const auto group = OptionGroup::layout;
+  rows.push_back(field("bf16", OptionGroup::numbers, &RunConfig::bf16,
+                       "bf16 weights and activations; masters, moments and gradients stay fp32"));
+  rows.push_back(field("device", group, &RunConfig::device, "where ranks compute"));
+  rows.push_back(another_spelling(
+                     "use_cpu", group, Kind::boolean, "device",
+                     [](const Json& value) { return value == true ? Json("cpu") : Json(); },
+                     "compute on the CPU")
+                     .also({"no_cuda"}));
+  append_zero(rows);
+  rows.push_back(
+      field("recompute", group, &RunConfig::recompute,
+            "activations recomputed in backward: LEVEL, or LEVEL:n,LEVEL:m blocks from the front; "
+            "none, norms, activation, ffn, qkv, attention, block"));
+  rows.push_back(field("gradient_checkpointing", group, &RunConfig::gradient_checkpointing,
+                       "recompute block, unless recompute is given"));
+  rows.push_back(field("ddp_timeout", group, &RunConfig::ddp_timeout,
+                       "seconds a collective may take before the run stops")
+                     .at_least(1));
+}
+
+void append_output(Rows& rows) {
+  const auto group = OptionGroup::output;
+  rows.push_back(path("output_dir", group, &RunConfig::output_dir,
+                      "where checkpoints, metrics.jsonl and the trained model go"));
+  rows.push_back(field("save_strategy", group, &RunConfig::save_strategy, "when to save")
+                     .words({{"best", "", kLater}}));
+  rows.push_back(steps("save_steps", group, &RunConfig::save_steps,
+                       "updates between checkpoints, or their share of all updates"));
+  rows.push_back(
+      field("save_total_limit", group, &RunConfig::save_total_limit, "checkpoints kept; 0: all")
+          .at_least(0));
+  Option resume = field("resume_from_checkpoint", group, &RunConfig::resume_from_checkpoint,
+                        "checkpoint folder, or true for the last one in output_dir");
+  resume.rule.kind = Kind::path;
+  resume.bare = "true";
+  resume.set = [](RunConfig& config, const Json& value) {
+    const std::string word = lower_case(value.get_ref<const std::string&>());
+    if (word == "true" || word == "yes" || word == "1") {
+      config.resume_from_checkpoint = "true";
+    } else if (word == "false" || word == "no" || word == "none" || word == "0") {
+      config.resume_from_checkpoint.clear();
+    } else {
+      config.resume_from_checkpoint = value.get<std::string>();
+    }
+  };
+  rows.push_back(std::move(resume));
+  rows.push_back(steps("logging_steps", group, &RunConfig::logging_steps,
+                       "updates between printed lines, or their share of all updates")
+                     .above(0));
+  rows.push_back(field("eval_strategy", group, &RunConfig::eval_strategy, "when to evaluate")
+                     .also({"evaluation_strategy"}));
+  rows.push_back(steps("eval_steps", group, &RunConfig::eval_steps,
+                       "updates between evaluations, or their share of all; 0: logging_steps"));
+  rows.push_back(field("report_to", group, &RunConfig::report_to,
+                       "jsonl: metrics.jsonl, which is always written")
+                     .words({{"none", "", ""},
+                             {"jsonl", "", ""},
+                             {"all", "", ""},
+                             {"azure_ml", "", ""},
+                             {"clearml", "", ""},
+                             {"codecarbon", "", ""},
+                             {"comet_ml", "", ""},
+                             {"dagshub", "", ""},
+                             {"dvclive", "", ""},
+                             {"flyte", "", ""},
+                             {"mlflow", "", ""},
+                             {"neptune", "", ""},
+                             {"swanlab", "", ""},
+                             {"tensorboard", "", ""},
+                             {"trackio", "", ""},
+                             {"wandb", "", ""}}));
+  rows.push_back(field("disable_tqdm", group, &RunConfig::disable_tqdm,
+                       "plain lines instead of a progress line on a terminal"));
+}
+
+void append_proof(Rows& rows) {
+  const auto proof = OptionGroup::proof;
+  rows.push_back(field("debug_poison", proof, &RunConfig::debug_poison,
+                       "fill released memory with NaN; results must not change"));
+  rows.push_back(field("debug_comm_delay_ms", proof, &RunConfig::debug_comm_delay_ms,
+                       "start every collective this much later; results must not change")
+                     .at_least(0));
+}
+
+}  // namespace
+
+std::vector<Option> train_options() {
+  Rows rows;
+  append_model_and_data(rows);
+  append_steps(rows);
+  append_optimizer(rows);
+  append_layout(rows);
+  append_output(rows);
+  append_proof(rows);
+  build::append_other_names(rows);
+  return rows;
+}
+
+template <typename T>
+Option extra_option(std::string_view name, T& target, std::string_view help) {
+  return build::row<T>(
+      name, OptionGroup::command, [&target](auto&) -> T& { return target; }, help);
+}
+template Option extra_option(std::string_view, bool&, std::string_view);
+template Option extra_option(std::string_view, int64_t&, std::string_view);
+template Option extra_option(std::string_view, double&, std::string_view);
+template Option extra_option(std::string_view, std::string&, std::string_view);
+
+}  // namespace trireme::config

@@ -1,0 +1,232 @@
+// Names that do not act here: Hugging Face's TrainingArguments first, then TRL's, LLaMA-Factory's
+// and axolotl's. A name leaves this file when it is built.
+#include "config/option_builders.h"
+
+namespace trireme::config::build {
+namespace {
+
+using Rows = std::vector<Option>;
+constexpr auto kBool = Kind::boolean;
+constexpr auto kInt = Kind::integer;
+constexpr auto kReal = Kind::real;
+constexpr auto kText = Kind::text;
+constexpr auto kJson = Kind::json;
+
+constexpr std::string_view kLater = "not supported yet";
+constexpr std::string_view kMetrics = "metrics.jsonl has every update, whatever is printed";
+constexpr std::string_view kNoHub = "nothing is sent to the hub";
+constexpr std::string_view kNoDdp = "gradients are reduced a unit at a time, without DDP's buckets";
+constexpr std::string_view kNoLoader = "batches are built ahead natively, without worker processes";
+constexpr std::string_view kFused = "the native kernels are what runs, on every device";
+constexpr std::string_view kUseDataPath = "not supported yet; name a JSONL file with --data_path";
+constexpr std::string_view kNoPacking = "samples are not packed, and attention skips padding";
+
+void append_model(Rows& rows) {
+  const auto group = OptionGroup::model;
+  rows.push_back(refused("torch_dtype", group, kText, {"auto", "float32", "fp32"},
+                         "not supported yet; --bf16 computes in bf16 with exact fp32 masters")
+                     .also({"dtype"}));
+  rows.push_back(meaningless("attn_implementation", group, kText,
+                             "there is one attention, in blocks and without padding"));
+  rows.push_back(
+      meaningless("trust_remote_code", group, kBool, "no code of a model folder is ever run"));
+  rows.push_back(refused("finetuning_type", group, kText, {"full"}, kLater));
+  rows.push_back(refused("special_tokens", group, kJson, {Json::object()}, kLater));
+  rows.push_back(
+      refused("eos_token", group, kText, {""}, "not supported yet; the tokenizer's own is used"));
+  rows.push_back(refused("chat_template_path", group, kText, {""}, kLater));
+}
+
+void append_data(Rows& rows) {
+  const auto group = OptionGroup::data;
+  rows.push_back(refused("dataset", group, kText, {""}, kUseDataPath));
+  rows.push_back(refused("datasets", group, kJson, {Json::array()}, kUseDataPath));
+  rows.push_back(refused("dataset_dir", group, kText, {""}, kUseDataPath));
+  rows.push_back(refused("dataset_text_field", group, kText, {"text"},
+                         "not supported yet; name the column text"));
+  rows.push_back(refused("template", group, kText, {""}, kLater));
+  rows.push_back(refused("stage", group, kText, {"pt", "sft"},
+                         "not supported yet; for ZeRO's stage give --zero_stage"));
+  rows.push_back(refused("loss_type", group, kText, {"nll", "chunked_nll"}, kLater));
+  rows.push_back(refused("group_by_length", group, kBool, {false}, kLater));
+  rows.push_back(meaningless("length_column_name", group, kText,
+                             "lengths are counted while the rows are checked"));
+  rows.push_back(refused("packing", group, kBool, {false}, kLater).also({"sample_packing"}));
+  rows.push_back(refused("neat_packing", group, kBool, {false}, kLater));
+  rows.push_back(meaningless("packing_strategy", group, kText, "samples are not packed"));
+  rows.push_back(meaningless("padding_free", group, kBool, kNoPacking));
+  rows.push_back(meaningless("pad_to_multiple_of", group, kInt, kNoPacking));
+  rows.push_back(refused("completion_only_loss", group, kBool, {false},
+                         "not supported yet; give rows of input_ids and labels"));
+  rows.push_back(refused("assistant_only_loss", group, kBool, {false},
+                         "not supported yet; give rows of input_ids and labels"));
+  rows.push_back(refused("train_on_prompt", group, kBool, {false},
+                         "not supported yet; give rows of input_ids and labels"));
+  rows.push_back(refused("mask_history", group, kBool, {false},
+                         "not supported yet; give rows of input_ids and labels"));
+  rows.push_back(refused("streaming", group, kBool, {false}, kLater));
+  rows.push_back(meaningless("buffer_size", group, kInt, "data is not streamed"));
+  rows.push_back(refused("mix_strategy", group, kText, {"", "concat"}, kLater));
+  rows.push_back(refused("interleave_probs", group, kText, {""}, kLater));
+  rows.push_back(refused("max_samples", group, kInt, {}, kLater));
+  rows.push_back(refused("val_size", group, kReal, {0},
+                         "not supported yet; name the samples to evaluate on with --eval_path")
+                     .also({"val_set_size"}));
+  rows.push_back(refused("tokenized_path", group, kText, {""}, kLater));
+  rows.push_back(meaningless("dataset_prepared_path", group, kText, "no prepared copy is kept"));
+  rows.push_back(meaningless("preprocessing_num_workers", group, kInt, kNoLoader));
+  rows.push_back(meaningless("remove_unused_columns", group, kBool,
+                             "columns that are not understood are not read"));
+  rows.push_back(
+      refused("dataloader_drop_last", group, kBool, {false},
+              "not supported yet; every sample is dealt, and short ranks run empty micro-batches"));
+  rows.push_back(meaningless("dataloader_num_workers", group, kInt, kNoLoader));
+  rows.push_back(meaningless("dataloader_pin_memory", group, kBool, kNoLoader));
+  rows.push_back(meaningless("dataloader_prefetch_factor", group, kInt, kNoLoader));
+  rows.push_back(meaningless("dataloader_persistent_workers", group, kBool, kNoLoader));
+  rows.push_back(refused("ignore_data_skip", group, kBool, {false},
+                         "a resumed run always continues at the same sample"));
+  rows.push_back(refused("accelerator_config", group, kJson, {Json::object(), ""},
+                         "not supported yet; for even_batches give --even_batches"));
+}
+
+void append_training(Rows& rows) {
+  const auto steps = OptionGroup::steps;
+  rows.push_back(refused("auto_find_batch_size", steps, kBool, {false},
+                         "not supported; trireme plan says what fits before the run"));
+  rows.push_back(refused("average_tokens_across_devices", steps, kBool, {true},
+                         "the loss is always the mean over all trained tokens of an update"));
+  rows.push_back(refused("do_train", steps, kBool, {true}, "trireme train always trains"));
+  rows.push_back(meaningless("do_eval", steps, kBool, "--eval_strategy says when to evaluate"));
+  rows.push_back(refused("do_predict", steps, kBool, {false}, kLater));
+
+  const auto optimizer = OptionGroup::optimizer;
+  rows.push_back(refused("optim_args", optimizer, kText, {""}, kLater));
+  rows.push_back(refused("optim_target_modules", optimizer, kText, {""}, kLater));
+  rows.push_back(refused("use_muon", optimizer, kBool, {false}, kLater));
+  rows.push_back(refused("lr_scheduler_kwargs", optimizer, kJson, {Json::object(), ""}, kLater));
+  rows.push_back(refused("label_smoothing_factor", optimizer, kReal, {0}, kLater));
+  rows.push_back(refused("neftune_noise_alpha", optimizer, kReal, {0}, kLater));
+
+  const auto numbers = OptionGroup::numbers;
+  rows.push_back(
+      refused("fp16", numbers, kBool, {false}, "not supported; --bf16 needs no loss scale"));
+  rows.push_back(meaningless("fp16_opt_level", numbers, kText, "fp16 is off"));
+  rows.push_back(refused("tf32", numbers, kBool, {false}, kLater));
+  rows.push_back(refused("bf16_full_eval", numbers, kBool, {false},
+                         "not supported yet; evaluation computes as training does"));
+  rows.push_back(refused("fp16_full_eval", numbers, kBool, {false},
+                         "not supported; evaluation computes as training does"));
+  rows.push_back(refused("master_dtype", numbers, kText, {"fp32"}, kLater));
+  rows.push_back(refused("moment_dtype", numbers, kText, {"fp32"}, kLater));
+  rows.push_back(refused("gradient_dtype", numbers, kText, {"fp32"}, kLater));
+  rows.push_back(refused("reduce_dtype", numbers, kText, {"fp32"}, kLater));
+  rows.push_back(meaningless("deterministic", numbers, kText,
+                             "on CPU ranks the same layout always gives the same bits"));
+  rows.push_back(meaningless("full_determinism", numbers, kBool,
+                             "on CPU ranks the same layout always gives the same bits"));
+}
+
+void append_layout(Rows& rows) {
+  const auto group = OptionGroup::layout;
+  rows.push_back(refused("tensor_parallel_size", group, kInt, {1}, kLater));
+  rows.push_back(refused("pipeline_parallel_size", group, kInt, {1}, kLater));
+  rows.push_back(refused("virtual_pipeline_size", group, kInt, {1}, kLater));
+  rows.push_back(meaningless("pipeline_schedule", group, kText, "there is one pipeline stage"));
+  rows.push_back(refused("context_parallel_size", group, kInt, {1}, kLater));
+  rows.push_back(refused("shard_group_size", group, kInt, {0}, kLater).also({"dp_shard_size"}));
+  rows.push_back(meaningless("rank_order", group, kText, "all ranks are data ranks"));
+  rows.push_back(refused("parallelism_config", group, kJson, {Json::object(), ""}, kLater));
+  rows.push_back(refused("layout", group, kText, {""}, kLater));
+  rows.push_back(refused("fsdp", group, kText, {"", "false", "no_shard"},
+                         "not supported yet; --zero_stage 3 shards as full_shard does")
+                     .alone_means("true"));
+  rows.push_back(refused("fsdp_config", group, kJson, {Json::object(), ""}, kLater));
+  rows.push_back(refused("fsdp_min_num_params", group, kInt, {0}, kLater));
+  rows.push_back(refused("fsdp_transformer_layer_cls_to_wrap", group, kText, {""}, kLater));
+  rows.push_back(meaningless("gradient_checkpointing_kwargs", group, kJson,
+                             "recomputation has no variants; --recompute chooses its level"));
+  rows.push_back(meaningless("torch_compile", group, kBool, kFused));
+  rows.push_back(meaningless("torch_compile_backend", group, kText, kFused));
+  rows.push_back(meaningless("torch_compile_mode", group, kText, kFused));
+  rows.push_back(meaningless("torch_empty_cache_steps", group, kInt,
+                             "memory is planned once; there is no cache"));
+  rows.push_back(meaningless("use_liger_kernel", group, kBool, kFused));
+  rows.push_back(meaningless("liger_kernel_config", group, kJson, kFused));
+  rows.push_back(meaningless("ddp_backend", group, kText, "communication follows --device"));
+  rows.push_back(meaningless("ddp_bucket_cap_mb", group, kReal, kNoDdp));
+  rows.push_back(meaningless("ddp_find_unused_parameters", group, kBool, kNoDdp));
+  rows.push_back(meaningless("ddp_broadcast_buffers", group, kBool, kNoDdp));
+  rows.push_back(
+      meaningless("local_rank", group, kInt, "a rank's place is read from the environment"));
+}
+
+void append_output(Rows& rows) {
+  const auto group = OptionGroup::output;
+  rows.push_back(meaningless("overwrite_output_dir", group, kBool,
+                             "a run continues from output_dir only with --resume_from_checkpoint"));
+  rows.push_back(refused("logging_strategy", group, kText, {"steps"},
+                         "not supported yet; --logging_steps says how often lines are printed"));
+  rows.push_back(meaningless("logging_first_step", group, kBool, kMetrics));
+  rows.push_back(meaningless("logging_nan_inf_filter", group, kBool,
+                             "a loss that is not finite is shown as it is"));
+  rows.push_back(meaningless("logging_dir", group, kText, "metrics.jsonl lies in output_dir"));
+  rows.push_back(meaningless("run_name", group, kText, "no tracker is fed"));
+  rows.push_back(meaningless("include_num_input_tokens_seen", group, kText,
+                             "trained_tokens is always in metrics.jsonl")
+                     .alone_means("true"));
+  rows.push_back(meaningless("include_tokens_per_second", group, kBool,
+                             "tokens_per_second is always in metrics.jsonl"));
+  rows.push_back(meaningless("plot_loss", group, kBool, kMetrics));
+  rows.push_back(meaningless("log_level", group, kText, "there is one level of messages"));
+  rows.push_back(meaningless("log_level_replica", group, kText, "there is one level of messages"));
+  rows.push_back(meaningless("log_on_each_node", group, kBool, "rank 0 alone prints progress"));
+  rows.push_back(refused("eval_delay", group, kReal, {0}, kLater));
+  rows.push_back(refused("eval_on_start", group, kBool, {false}, kLater));
+  rows.push_back(meaningless("eval_accumulation_steps", group, kInt,
+                             "evaluation keeps sums, not predictions"));
+  rows.push_back(
+      meaningless("prediction_loss_only", group, kBool, "evaluation keeps sums, not predictions"));
+  rows.push_back(refused("evals_per_epoch", group, kInt, {0},
+                         "not supported yet; give --eval_strategy and --eval_steps"));
+  rows.push_back(refused("saves_per_epoch", group, kInt, {0},
+                         "not supported yet; give --save_strategy and --save_steps"));
+  rows.push_back(refused("save_only_model", group, kBool, {false}, kLater));
+  rows.push_back(refused("save_on_each_node", group, kBool, {false},
+                         "not supported yet; output_dir is one folder that all ranks see"));
+  rows.push_back(refused("save_safetensors", group, kBool, {true},
+                         "weights are always written as safetensors"));
+  rows.push_back(refused("load_best_model_at_end", group, kBool, {false}, kLater));
+  rows.push_back(meaningless("metric_for_best_model", group, kText, "no best model is kept"));
+  rows.push_back(meaningless("greater_is_better", group, kBool, "no best model is kept"));
+  rows.push_back(refused("enable_jit_checkpoint", group, kBool, {false}, kLater));
+  rows.push_back(refused("restore_callback_states_from_checkpoint", group, kBool, {false},
+                         "not supported; there are no callbacks"));
+  rows.push_back(refused("push_to_hub", group, kBool, {false},
+                         "not supported; a run needs no network, so upload output_dir after it"));
+  for (const std::string_view name :
+       {"hub_model_id", "hub_strategy", "hub_token", "hub_revision"}) {
+    rows.push_back(meaningless(name, group, kText, kNoHub));
+  }
+  rows.push_back(meaningless("hub_private_repo", group, kBool, kNoHub));
+  rows.push_back(meaningless("hub_always_push", group, kBool, kNoHub));
+
+  const auto proof = OptionGroup::proof;
+  rows.push_back(refused("debug", proof, kText, {""}, kLater));
+  rows.push_back(refused("hash_steps", proof, kInt, {0}, kLater));
+  rows.push_back(refused("profile_steps", proof, kInt, {0}, kLater));
+  rows.push_back(
+      meaningless("skip_memory_metrics", proof, kBool, "memory is planned, not measured"));
+}
+
+}  // namespace
+
+void append_other_names(std::vector<Option>& rows) {
+  append_model(rows);
+  append_data(rows);
+  append_training(rows);
+  append_layout(rows);
+  append_output(rows);
+}
+
+}  // namespace trireme::config::build

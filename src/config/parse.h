@@ -1,0 +1,60 @@
+// Flags and a DeepSpeed JSON become one RunConfig, in two steps: parse() needs only the flags,
+// resolve() also what the model and the number of ranks say. The configuration is complete and
+// free of contradictions only after both.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "config/option.h"
+#include "config/run_config.h"
+
+namespace trireme::config {
+
+struct ParseResult {
+  RunConfig config;
+  /// Names (of the table, not aliases) of the settings typed as flags.
+  std::set<std::string> typed;
+  /// Sentences for the banner: what was asked for and has no effect here, with why; values that
+  /// follow from others.
+  std::vector<std::string> notices;
+  /// `--help` was asked for; nothing else was looked at.
+  bool help = false;
+
+  /// Where a setting was said: name -> "--learning_rate" or "optimizer.params.lr in ds.json".
+  std::map<std::string, std::string> origins;
+  /// What resolve() reports together with its own contradictions.
+  std::vector<std::string> contradictions;
+};
+
+struct ParseSettings {
+  /// False for commands that read no samples: `data_path` may be absent.
+  bool needs_data = true;
+  /// Rows of the command itself (extra_option).
+  std::vector<Option> extra;
+};
+
+/// `args` without program and verb. `--name value`, `--name=value`, '-' as '_'; a boolean may stand
+/// alone, and `--no_NAME` turns off one that is on by default; the last of several counts. Reads
+/// the DeepSpeed file. Throws ConfigError listing everything that is wrong, one line each: unknown
+/// names (with the nearest known one), values of the wrong type or out of range, settings that are
+/// refused and why, settings that do not go together.
+ParseResult parse(std::span<const std::string> args, const ParseSettings& settings = {});
+
+/// What the model folder says.
+struct ModelFacts {
+  int64_t hidden_size = 0;
+  int64_t max_position_embeddings = 0;
+};
+
+/// Fills what was left open: the batch triple (train_batch_size = per_device_train_batch_size x
+/// gradient_accumulation_steps x `data_ranks`), max_seq_length, eval_steps, reduce_at, the
+/// persistence threshold. Adds notices. Throws ConfigError listing all contradictions: of the
+/// DeepSpeed file with typed flags, within the file, and of the triple, with what could be changed.
+void resolve(ParseResult& result, const ModelFacts& facts, int64_t data_ranks);
+
+}  // namespace trireme::config

@@ -1,0 +1,211 @@
+// docs/configuration.md, written from the tables.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+
+#include "config/deepspeed.h"
+#include "config/print.h"
+#include "config/value.h"
+
+namespace trireme::config {
+namespace {
+
+constexpr std::string_view kIntroduction = R"(# Configuration
+
+This page is written from the option table (`src/config`); a test fails when it is stale.
+
+Every setting is a flag: `--name value` or `--name=value`; `-` and `_` are the same. A boolean may
+stand alone (`--bf16`), takes true, yes, 1, on, false, no, 0, off, and `--no_NAME` turns off one that
+is on by default. Whole numbers may be written `1e9`. When a flag is given twice, the last counts. A
+step count below 1 is a share of all steps, rounded up.
+
+The names are those of Hugging Face's `TrainingArguments`, in 4.x and 5.x spellings, and common ones
+of TRL, LLaMA-Factory, axolotl and DeepSpeed. Each is either honoured (the first tables), reported
+as without effect here, or refused: a run is never quietly anything but what was asked for.
+The effective configuration is printed at the start and saved with the run.
+
+Everything that is wrong is told in one message, and the exit code is 2.
+)";
+
+constexpr std::string_view kDeepspeed = R"(
+## DeepSpeed JSON
+
+`--deepspeed FILE`, or the JSON itself. Every key at every depth is in the tables below; an unknown
+one is an error that names the nearest, and so is a key given twice. Comments are allowed.
+
+- A value in the file stands against a flag only when that flag was typed: then both must be equal.
+  All contradictions are listed at once.
+- `train_batch_size` = `train_micro_batch_size_per_gpu` x `gradient_accumulation_steps` x data
+  ranks. Of the three, what is neither in the file nor typed follows from the others; with
+  `train_batch_size` alone, `gradient_accumulation_steps` is 1.
+- `"auto"` is accepted for every key and leaves the flag's value, or its default. For
+  `stage3_param_persistence_threshold` it is 10 x hidden_size, as Hugging Face has it; for the
+  bucket sizes it is a whole unit (embedding, block or head).
+- A key that is left out has the default of its flag, which is not always DeepSpeed's.
+- Sizes are in elements. They act on whole units: a prefetch or a limit of live parameters is
+  rounded up to at least one unit, and 0 is none.
+)";
+
+std::string cell(std::string_view words) {
+  std::string result;
+  for (const char c : words) {
+    if (c == '|') result += '\\';
+    result += c;
+  }
+  return result;
+}
+
+std::string code_list(const std::vector<std::string_view>& names) {
+  std::string words;
+  for (const std::string_view name : names) {
+    words += fmt::format("{}`{}`", words.empty() ? "" : ", ", name);
+  }
+  return words;
+}
+
+std::string value_words(const ValueRule& rule) {
+  std::string words;
+  switch (rule.kind) {
+    case Kind::boolean:
+      words = "boolean";
+      break;
+    case Kind::integer:
+      words = "integer";
+      break;
+    case Kind::real:
+      words = "number";
+      break;
+    case Kind::steps:
+      words = "steps or share";
+      break;
+    case Kind::text:
+      words = "word";
+      break;
+    case Kind::path:
+      words = "path";
+      break;
+    case Kind::json:
+      words = "JSON";
+      break;
+    case Kind::list:
+      words = "words: ";
+      break;
+    case Kind::choice:
+      break;
+  }
+  std::string choices;
+  for (const Choice& choice : rule.choices) {
+    if (!choice.refusal.empty()) continue;
+    choices += choices.empty() ? "" : ", ";
+    choices += choice.word;
+    if (!choice.means.empty()) choices += fmt::format(" (= {})", choice.means);
+  }
+  words += choices;
+  const std::string range = range_words(rule.range);
+  if (!range.empty()) words += " " + range;
+  if (!rule.unset.empty()) words += fmt::format(", or {}", rule.unset);
+  return words;
+}
+
+std::string default_cell(const Option& row) {
+  if (!row.maps_to.empty()) return fmt::format("sets `{}`", row.maps_to);
+  const Json value = row.get(RunConfig{});
+  if (value.is_null()) return std::string(row.rule.unset);
+  return value == "" || value == Json::array() ? "none" : shown(value);
+}
+
+std::string refused_words(const Option& row) {
+  std::string words;
+  for (const Choice& choice : row.rule.choices) {
+    if (choice.refusal.empty()) continue;
+    words += fmt::format("{}{}", words.empty() ? "" : ", ", choice.word);
+  }
+  return words.empty() ? "" : " Not supported yet: " + words + ".";
+}
+
+std::string neutral_words(const std::vector<Json>& neutral) {
+  std::string words;
+  for (const Json& value : neutral) {
+    if (value == "" || value == Json::object() || value == Json::array()) continue;
+    words += (words.empty() ? "" : ", ") + shown(value);
+  }
+  return words.empty() ? "none" : words;
+}
+
+void write_honoured(std::string& text, const std::vector<Option>& rows, OptionGroup group,
+                    std::string_view title) {
+  auto out = std::back_inserter(text);
+  fmt::format_to(out, "\n## {}\n\n| name | value | default | what it does |\n|---|---|---|---|\n",
+                 title);
+  for (const Option& row : rows) {
+    if (row.group != group || row.support != Support::honoured) continue;
+    std::string help(row.help);
+    if (!row.aliases.empty()) help += fmt::format(" (also {})", code_list(row.aliases));
+    fmt::format_to(out, "| `{}` | {} | {} | {}.{} |\n", row.name, cell(value_words(row.rule)),
+                   cell(default_cell(row)), cell(help), refused_words(row));
+  }
+}
+
+std::string names_cell(const Option& row) {
+  std::vector<std::string_view> names = {row.name};
+  names.insert(names.end(), row.aliases.begin(), row.aliases.end());
+  return code_list(names);
+}
+
+void write_others(std::string& text, const std::vector<Option>& rows) {
+  auto out = std::back_inserter(text);
+  text += "\n## Without effect here\n\n| name | why |\n|---|---|\n";
+  for (const Option& row : rows) {
+    if (row.support != Support::meaningless) continue;
+    fmt::format_to(out, "| {} | {} |\n", names_cell(row), cell(row.help));
+  }
+  text += "\n## Refused\n\nOnly the value that changes nothing is accepted.\n\n";
+  text += "| name | accepted | why |\n|---|---|---|\n";
+  for (const Option& row : rows) {
+    if (row.support != Support::refused) continue;
+    fmt::format_to(out, "| {} | {} | {} |\n", names_cell(row), neutral_words(row.neutral),
+                   cell(row.help));
+  }
+}
+
+void write_deepspeed(std::string& text) {
+  const std::vector<DeepspeedKey> keys = deepspeed_keys();
+  auto out = std::back_inserter(text);
+  text += kDeepspeed;
+  text += "\n| honoured key | acts as |\n|---|---|\n";
+  for (const DeepspeedKey& key : keys) {
+    if (key.support != Support::honoured) continue;
+    fmt::format_to(out, "| `{}` | {} |\n", key.path,
+                   key.option.empty() ? std::string(key.why) : fmt::format("`--{}`", key.option));
+  }
+  text += "\n| key without effect | why |\n|---|---|\n";
+  for (const DeepspeedKey& key : keys) {
+    if (key.support != Support::meaningless) continue;
+    fmt::format_to(out, "| `{}` | {} |\n", key.path, key.why);
+  }
+  text += "\n| refused key | accepted | why |\n|---|---|---|\n";
+  for (const DeepspeedKey& key : keys) {
+    if (key.support != Support::refused) continue;
+    fmt::format_to(out, "| `{}` | {} | {} |\n", key.path, neutral_words(key.neutral), key.why);
+  }
+  text += "\n| other spelling | is |\n|---|---|\n";
+  for (const auto& [spelling, path] : deepspeed_aliases()) {
+    fmt::format_to(out, "| `{}` | `{}` |\n", spelling, path);
+  }
+}
+
+}  // namespace
+
+std::string markdown_reference() {
+  const std::vector<Option> rows = train_options();
+  std::string text(kIntroduction);
+  for (const auto& [group, title] : option_groups()) {
+    if (group != OptionGroup::command) write_honoured(text, rows, group, title);
+  }
+  write_others(text, rows);
+  write_deepspeed(text);
+  return text;
+}
+
+}  // namespace trireme::config

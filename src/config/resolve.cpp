@@ -1,0 +1,132 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "config/parse.h"
+#include "config/problems.h"
+
+namespace trireme::config {
+namespace {
+
+constexpr int64_t kLongestDefault = 4096;
+
+/// train_batch_size = micro x accumulation x data ranks; what was not said follows from the rest.
+class BatchTriple {
+ public:
+  BatchTriple(ParseResult& result, int64_t data_ranks)
+      : result_(result), config_(result.config), ranks_(data_ranks) {}
+
+  void settle() {
+    const int64_t total = config_.train_batch_size;
+    if (total == 0) {
+      config_.train_batch_size = micro() * accumulation() * ranks_;
+      return;
+    }
+    const bool knows_micro = given("per_device_train_batch_size");
+    const bool knows_accumulation = given("gradient_accumulation_steps");
+    if (knows_micro && knows_accumulation) {
+      if (total != micro() * accumulation() * ranks_) contradict();
+    } else if (knows_micro) {
+      derive("gradient_accumulation_steps", config_.gradient_accumulation_steps,
+             "per_device_train_batch_size", micro());
+    } else {
+      if (!knows_accumulation) config_.gradient_accumulation_steps = 1;
+      derive("per_device_train_batch_size", config_.per_device_train_batch_size,
+             "gradient_accumulation_steps", accumulation());
+    }
+  }
+
+ private:
+  bool given(const char* name) const { return result_.origins.contains(name); }
+  int64_t micro() const { return config_.per_device_train_batch_size; }
+  int64_t accumulation() const { return config_.gradient_accumulation_steps; }
+
+  /// `unknown` = total / (known x ranks), which must be whole.
+  void derive(std::string_view name, int64_t& unknown, std::string_view known_name, int64_t known) {
+    const int64_t total = config_.train_batch_size;
+    const int64_t part = known * ranks_;
+    if (total % part != 0) {
+      const int64_t below = total / part * part;
+      std::string advice = fmt::format("set train_batch_size to {}", below + part);
+      if (below > 0) advice += fmt::format(" or {}", below);
+      if (total % known == 0) advice += fmt::format(", or run on {} data ranks", total / known);
+      result_.contradictions.push_back(fmt::format("{} is no multiple of {} {} x {} data ranks: {}",
+                                                   said("train_batch_size"), known_name, known,
+                                                   ranks_, advice));
+      return;
+    }
+    unknown = total / part;
+    result_.notices.push_back(fmt::format("{} is {}: train_batch_size {} / ({} {} x {} data ranks)",
+                                          name, unknown, total, known_name, known, ranks_));
+  }
+
+  void contradict() {
+    const int64_t total = config_.train_batch_size;
+    std::string advice =
+        fmt::format("set train_batch_size to {}", micro() * accumulation() * ranks_);
+    if (total % (micro() * ranks_) == 0) {
+      advice += fmt::format(", or gradient_accumulation_steps to {}", total / (micro() * ranks_));
+    }
+    if (total % (accumulation() * ranks_) == 0) {
+      advice +=
+          fmt::format(", or per_device_train_batch_size to {}", total / (accumulation() * ranks_));
+    }
+    if (total % (micro() * accumulation()) == 0) {
+      advice += fmt::format(", or run on {} data ranks", total / (micro() * accumulation()));
+    }
+    result_.contradictions.push_back(fmt::format(
+        "{} is not per_device_train_batch_size {} x gradient_accumulation_steps {} x {} data ranks "
+        "= {}: {}",
+        said("train_batch_size"), micro(), accumulation(), ranks_,
+        micro() * accumulation() * ranks_, advice));
+  }
+
+  /// "train_batch_size 128 in ds.json"
+  std::string said(const std::string& name) const {
+    const std::string& origin = result_.origins.at(name);
+    const auto in = origin.find(" in ");
+    return fmt::format("{} {}{}", name, config_.train_batch_size,
+                       in == std::string::npos ? "" : origin.substr(in));
+  }
+
+  ParseResult& result_;
+  RunConfig& config_;
+  int64_t ranks_;
+};
+
+void settle_length(ParseResult& result, const ModelFacts& facts) {
+  int64_t& length = result.config.max_seq_length;
+  if (length == 0) {
+    length = std::min(facts.max_position_embeddings, kLongestDefault);
+    result.notices.push_back(
+        fmt::format("max_seq_length is {}: the model allows {}, and a default is at most {}",
+                    length, facts.max_position_embeddings, kLongestDefault));
+  } else if (length > facts.max_position_embeddings) {
+    result.notices.push_back(
+        fmt::format("max_seq_length {} is beyond the {} positions that the model is made for",
+                    length, facts.max_position_embeddings));
+  }
+}
+
+}  // namespace
+
+void resolve(ParseResult& result, const ModelFacts& facts, int64_t data_ranks) {
+  check(data_ranks >= 1 && facts.hidden_size >= 1 && facts.max_position_embeddings >= 1,
+        "resolve: {} data ranks, hidden size {}, {} positions", data_ranks, facts.hidden_size,
+        facts.max_position_embeddings);
+  BatchTriple(result, data_ranks).settle();
+  throw_if_any(result.contradictions);
+
+  RunConfig& config = result.config;
+  settle_length(result, facts);
+  if (config.eval_steps == 0) config.eval_steps = config.logging_steps;
+  if (config.reduce_at == ReduceAt::automatic) {
+    config.reduce_at = config.zero.stage <= 1 ? ReduceAt::boundary : ReduceAt::micro;
+  }
+  if (config.zero.param_persistence_threshold == ZeroConfig::kPersistenceAuto) {
+    config.zero.param_persistence_threshold = 10 * facts.hidden_size;
+  }
+}
+
+}  // namespace trireme::config

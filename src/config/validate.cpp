@@ -1,0 +1,112 @@
+#include "config/validate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "config/words.h"
+
+namespace trireme::config {
+namespace {
+
+class Rules {
+ public:
+  Rules(ParseResult& result, const ParseSettings& settings)
+      : result_(result), config_(result.config), settings_(settings) {}
+
+  std::vector<std::string> check() {
+    check_required();
+    check_steps();
+    check_saving();
+    check_zero();
+    return std::move(problems_);
+  }
+
+ private:
+  bool given(const std::string& name) const { return result_.origins.contains(name); }
+
+  void check_required() {
+    if (config_.model_name_or_path.empty()) {
+      problems_.push_back("model_name_or_path is missing: give --model_name_or_path FOLDER");
+    }
+    if (config_.data_path.empty() && settings_.needs_data) {
+      problems_.push_back("data_path is missing: give --data_path FILE.jsonl");
+    }
+    if (config_.output_dir.empty()) {
+      problems_.push_back("output_dir = \"\": give a folder");
+    }
+    if (given("deepspeed") && config_.deepspeed.empty()) {
+      problems_.push_back("deepspeed has no file: give --deepspeed FILE.json");
+    }
+  }
+
+  void check_steps() {
+    if (config_.max_steps == 0) {
+      problems_.push_back("max_steps = 0: expects at least 1, or -1 to train num_train_epochs");
+    }
+    if (config_.max_steps > 0 && given("num_train_epochs")) {
+      result_.notices.push_back(
+          fmt::format("num_train_epochs has no effect: max_steps = {}", config_.max_steps));
+    }
+    const bool warms_up = config_.lr_scheduler_type != Scheduler::constant;
+    if (!warms_up && config_.warmup_steps != 0) {
+      result_.notices.push_back(
+          "warmup_steps has no effect: lr_scheduler_type constant does not warm up; "
+          "constant_with_warmup does");
+    }
+    if (config_.optim == Optimizer::sgd) {
+      for (const char* name : {"adam_beta1", "adam_beta2", "adam_epsilon"}) {
+        if (given(name)) {
+          result_.notices.push_back(fmt::format("{} has no effect: optim = sgd", name));
+        }
+      }
+    }
+  }
+
+  void check_saving() {
+    if (config_.save_strategy == Strategy::steps && config_.save_steps == 0) {
+      problems_.push_back(
+          "save_steps = 0: expects a number of steps above 0, or --save_strategy no");
+    }
+    if (config_.save_strategy != Strategy::steps && given("save_steps")) {
+      result_.notices.push_back(fmt::format("save_steps has no effect: save_strategy = {}",
+                                            word_of(config_.save_strategy)));
+    }
+    const bool evaluates = config_.eval_strategy != Strategy::no;
+    if (evaluates && config_.eval_path.empty()) {
+      problems_.push_back(fmt::format("eval_strategy = {}: needs --eval_path FILE.jsonl",
+                                      word_of(config_.eval_strategy)));
+    }
+    if (!evaluates && given("eval_path")) {
+      result_.notices.push_back("eval_path has no effect: eval_strategy = no");
+    }
+    if (config_.eval_strategy != Strategy::steps && given("eval_steps")) {
+      result_.notices.push_back(fmt::format("eval_steps has no effect: eval_strategy = {}",
+                                            word_of(config_.eval_strategy)));
+    }
+  }
+
+  void check_zero() {
+    if (config_.zero.stage == 3) return;
+    for (const char* name : {"stage3_prefetch_bucket_size", "stage3_max_live_parameters",
+                             "stage3_max_reuse_distance", "stage3_param_persistence_threshold"}) {
+      if (given(name)) {
+        result_.notices.push_back(
+            fmt::format("{} has no effect: zero_stage = {}", name, config_.zero.stage));
+      }
+    }
+  }
+
+  ParseResult& result_;
+  RunConfig& config_;
+  const ParseSettings& settings_;
+  std::vector<std::string> problems_;
+};
+
+}  // namespace
+
+std::vector<std::string> validate(ParseResult& result, const ParseSettings& settings) {
+  return Rules(result, settings).check();
+}
+
+}  // namespace trireme::config

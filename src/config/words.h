@@ -1,0 +1,65 @@
+// The words of the enumerations, as people type and read them.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "config/run_config.h"
+
+namespace trireme::config {
+
+template <typename E>
+struct EnumWord {
+  E value;
+  std::string_view word;
+};
+
+constexpr auto enum_words(Scheduler) {
+  return std::array{EnumWord{Scheduler::linear, "linear"}, EnumWord{Scheduler::cosine, "cosine"},
+                    EnumWord{Scheduler::constant, "constant"},
+                    EnumWord{Scheduler::constant_with_warmup, "constant_with_warmup"}};
+}
+constexpr auto enum_words(Optimizer) {
+  return std::array{EnumWord{Optimizer::adamw, "adamw"}, EnumWord{Optimizer::sgd, "sgd"}};
+}
+constexpr auto enum_words(Strategy) {
+  return std::array{EnumWord{Strategy::no, "no"}, EnumWord{Strategy::steps, "steps"},
+                    EnumWord{Strategy::epoch, "epoch"}};
+}
+constexpr auto enum_words(Sampling) {
+  return std::array{EnumWord{Sampling::random, "random"},
+                    EnumWord{Sampling::sequential, "sequential"}};
+}
+constexpr auto enum_words(Recompute) {
+  return std::array{EnumWord{Recompute::none, "none"},
+                    EnumWord{Recompute::norms, "norms"},
+                    EnumWord{Recompute::activation, "activation"},
+                    EnumWord{Recompute::ffn, "ffn"},
+                    EnumWord{Recompute::qkv, "qkv"},
+                    EnumWord{Recompute::attention, "attention"},
+                    EnumWord{Recompute::block, "block"}};
+}
+constexpr auto enum_words(ReduceAt) {
+  return std::array{EnumWord{ReduceAt::automatic, "auto"}, EnumWord{ReduceAt::micro, "micro"},
+                    EnumWord{ReduceAt::boundary, "boundary"}};
+}
+constexpr auto enum_words(OnLong) {
+  return std::array{EnumWord{OnLong::truncate, "truncate"}, EnumWord{OnLong::skip, "skip"},
+                    EnumWord{OnLong::error, "error"}};
+}
+constexpr auto enum_words(DeviceChoice) {
+  return std::array{EnumWord{DeviceChoice::automatic, "auto"}, EnumWord{DeviceChoice::cpu, "cpu"},
+                    EnumWord{DeviceChoice::cuda, "cuda"}};
+}
+
+/// "linear" of Scheduler::linear.
+template <typename E>
+constexpr std::string_view word_of(E value) {
+  for (const auto& [each, word] : enum_words(value)) {
+    if (each == value) return word;
+  }
+  return "?";
+}
+
+}  // namespace trireme::config

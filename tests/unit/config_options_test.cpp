@@ -1,0 +1,356 @@
+// Every row of the option table, then the conventions of the command line and the rules between
+// settings.
+#include <cmath>
+#include <cstdlib>
+#include <sstream>
+
+#include "config/option_table.h"
+#include "unit/config_support.h"
+
+namespace trireme::config {
+namespace {
+
+/// Flags without which a row's good value would break a rule.
+Words company(const Option& row) {
+  Words words;
+  if (row.name != "model_name_or_path") words.push_back("--model_name_or_path=model");
+  if (row.name != "data_path") words.push_back("--data_path=data.jsonl");
+  if (row.name == "eval_strategy") words.push_back("--eval_path=eval.jsonl");
+  return words;
+}
+
+TEST(OptionTable, KnowsEveryNameOfTheEcosystem) {
+  const OptionTable table(train_options());
+  std::istringstream lines(test_data("ecosystem_names.txt"));
+  int64_t count = 0;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with('#')) continue;
+    std::istringstream names(line);
+    for (std::string name; names >> name; ++count) {
+      EXPECT_NE(table.find(name).row, nullptr) << name;
+    }
+  }
+  EXPECT_GT(count, 150);
+}
+
+TEST(OptionTable, MisspeltNamesAreErrorsThatNameTheRow) {
+  for (const Option& row : train_options()) {
+    std::vector<std::string_view> names = row.aliases;
+    names.push_back(row.name);
+    for (const std::string_view name : names) {
+      const std::string error = parse_error({"--" + misspelt(name), "1"});
+      EXPECT_TRUE(contains(error, "unknown flag --" + misspelt(name))) << error;
+      EXPECT_TRUE(contains(error, "did you mean '" + std::string(name) + "'")) << error;
+    }
+  }
+}
+
+TEST(OptionTable, ValuesOfTheWrongTypeAreErrorsThatNameTheRow) {
+  for (const Option& row : train_options()) {
+    const std::string value = bad_value(row);
+    if (value.empty()) continue;
+    const std::string error = parse_error({"--" + std::string(row.name), value});
+    EXPECT_TRUE(contains(error, std::string(row.name) + " = " + value + ": ")) << row.name << error;
+  }
+}
+
+TEST(OptionTable, ValuesOutOfRangeAreErrors) {
+  for (const Option& row : train_options()) {
+    const Range& range = row.rule.range;
+    std::vector<double> outside;
+    if (std::isfinite(range.low)) outside.push_back(range.low_open ? range.low : range.low - 1);
+    if (std::isfinite(range.high)) outside.push_back(range.high_open ? range.high : range.high + 1);
+    for (const double value : outside) {
+      const std::string word = fmt::format("{}", value);
+      const std::string error = parse_error({fmt::format("--{}={}", row.name, word)});
+      EXPECT_TRUE(contains(error, fmt::format("{} = {}: expects", row.name, word))) << error;
+    }
+  }
+}
+
+TEST(OptionTable, GoodValuesOfHonouredRowsChangeTheConfigurationAndArePrintedBack) {
+  const Json defaults = effective(RunConfig{});
+  for (const Option& row : train_options()) {
+    if (row.support != Support::honoured) continue;
+    const std::string name(row.maps_to.empty() ? row.name : row.maps_to);
+    const Json value = good_value(row);
+    const auto parsed = [&](std::string_view flag) {
+      Words words = company(row);
+      words.push_back("--" + std::string(flag));
+      words.push_back(as_word(value));
+      return parse(words);
+    };
+    const ParseResult result = parsed(row.name);
+    const Json after = effective(result.config);
+    EXPECT_NE(after.at(name), defaults.at(name)) << row.name;
+    EXPECT_TRUE(result.typed.contains(std::string(row.name))) << row.name;
+    EXPECT_TRUE(contains(describe(result.config), name)) << row.name;
+    for (const std::string_view alias : row.aliases) {
+      EXPECT_EQ(effective(parsed(alias).config), after) << alias;
+    }
+    if (!row.maps_to.empty()) continue;
+    EXPECT_EQ(after.at(name), row.rule.kind == Kind::list ? Json::array({value}) : value) << name;
+  }
+}
+
+TEST(OptionTable, RefusedRowsTakeOnlyTheirNeutralValues) {
+  const Json plain = effective(parse_words({}).config);
+  for (const Option& row : train_options()) {
+    if (row.support != Support::refused) continue;
+    const std::string flag = "--" + std::string(row.name);
+    for (const Json& neutral : row.neutral) {
+      const ParseResult result = parse_words({flag + "=" + as_word(neutral)});
+      EXPECT_EQ(effective(result.config), plain) << row.name;
+      EXPECT_TRUE(result.notices.empty()) << row.name;
+    }
+    EXPECT_EQ(parse_error({flag + "=none"}), "") << row.name;
+    std::string other = "something";
+    if (row.rule.kind == Kind::boolean) other = row.neutral.front() == true ? "false" : "true";
+    if (row.rule.kind == Kind::integer) other = "5";
+    if (row.rule.kind == Kind::real) other = "0.5";
+    if (row.rule.kind == Kind::json) other = R"({"a": 1})";
+    const std::string error = parse_error({flag + "=" + other});
+    EXPECT_EQ(error, fmt::format("{} = {}: {}", row.name, other, row.help));
+  }
+}
+
+TEST(OptionTable, MeaninglessRowsAreReportedWithTheReason) {
+  const Json plain = effective(parse_words({}).config);
+  for (const Option& row : train_options()) {
+    if (row.support != Support::meaningless) continue;
+    const bool text = row.rule.kind == Kind::text || row.rule.kind == Kind::json;
+    const ParseResult result = parse_words({fmt::format("--{}={}", row.name, text ? "word" : "1")});
+    EXPECT_EQ(effective(result.config), plain) << row.name;
+    EXPECT_EQ(joined(result.notices), fmt::format("{} has no effect: {}\n", row.name, row.help));
+  }
+}
+
+TEST(OptionTable, RefusedWordsOfAChoiceAreNamed) {
+  EXPECT_EQ(parse_error({"--lr_scheduler_type", "polynomial"}),
+            "lr_scheduler_type = polynomial: not supported yet");
+  EXPECT_EQ(parse_error({"--optim", "adafactor"}), "optim = adafactor: not supported yet");
+  EXPECT_EQ(parse_error({"--lr_scheduler_type", "cosin"}),
+            "lr_scheduler_type = cosin: expects one of linear, cosine, constant, "
+            "constant_with_warmup (did you mean 'cosine'?)");
+  EXPECT_EQ(parse_words({"--optim", "adamw_torch_fused"}).config.optim, Optimizer::adamw);
+}
+
+TEST(OptionTable, ThePrintedConfigurationReadsBackAsItself) {
+  Words words;
+  for (const Option& row : train_options()) {
+    if (row.support != Support::honoured || !row.maps_to.empty() || row.name == "deepspeed")
+      continue;
+    words.push_back(fmt::format("--{}={}", row.name, as_word(good_value(row))));
+  }
+  const Json printed = effective(parse(words).config);
+  Words again;
+  for (const auto& [name, value] : printed.items()) {
+    if (name == "deepspeed") continue;
+    const std::string word = value.is_array() ? value.at(0).get<std::string>() : as_word(value);
+    again.push_back(fmt::format("--{}={}", name, word));
+  }
+  EXPECT_EQ(effective(parse(again).config), printed);
+
+  const Json plain = effective(parse_words({}).config);
+  Words defaults;
+  for (const auto& [name, value] : plain.items()) {
+    if (name == "deepspeed" || value.is_array()) continue;
+    defaults.push_back(fmt::format("--{}={}", name, as_word(value)));
+  }
+  EXPECT_EQ(effective(parse(defaults).config), plain);
+}
+
+TEST(CommandLine, TakesTheSpellingsPeopleType) {
+  EXPECT_EQ(parse_words({"--learning-rate", "2e-5"}).config.learning_rate, 2e-5);
+  EXPECT_EQ(parse_words({"--learning_rate=2e-5"}).config.learning_rate, 2e-5);
+  EXPECT_EQ(parse_words({"--sub_group_size", "1e9"}).config.zero.sub_group_size, 1000000000);
+  EXPECT_EQ(parse_words({"--max_steps", "-1"}).config.max_steps, -1);
+  for (const char* yes : {"True", "true", "1", "yes", "on", "T"}) {
+    EXPECT_TRUE(parse_words({"--bf16", yes}).config.bf16) << yes;
+    EXPECT_TRUE(parse_words({std::string("--bf16=") + yes}).config.bf16) << yes;
+  }
+  for (const char* no : {"False", "false", "0", "no", "off", "n"}) {
+    EXPECT_FALSE(parse_words({"--bf16", no}).config.bf16) << no;
+  }
+  EXPECT_TRUE(parse_words({"--bf16"}).config.bf16);
+  EXPECT_TRUE(parse_words({"--bf16", "--seed", "1"}).config.bf16);
+  EXPECT_FALSE(parse_words({"--no_overlap_comm"}).config.zero.overlap_comm);
+  EXPECT_FALSE(parse_words({"--no-overlap-comm"}).config.zero.overlap_comm);
+  EXPECT_TRUE(contains(parse_error({"--no_bf16"}), "unknown flag --no_bf16"));
+  EXPECT_TRUE(contains(parse_error({"--no_overlap_comm=1"}), "takes no value"));
+  EXPECT_TRUE(
+      contains(joined(parse_words({"--local-rank=3"}).notices), "local_rank has no effect"));
+  EXPECT_TRUE(parse(Words{"--seed", "x", "-h"}).help);
+}
+
+TEST(CommandLine, ReportsWhatCannotBeRead) {
+  EXPECT_EQ(parse_error({"--seed"}), "--seed needs a value");
+  EXPECT_EQ(parse_error({"--output_dir", "--bf16"}), "--output_dir needs a value");
+  EXPECT_EQ(parse_error({"train.yaml"}),
+            "unexpected argument 'train.yaml': settings are given as --name value");
+  EXPECT_EQ(parse_error({"--wholly_unlike_anything"}),
+            "unknown flag --wholly_unlike_anything; --help lists what there is");
+  EXPECT_EQ(parse_error({"--seed", "9223372036854775808"}),
+            "seed = 9223372036854775808: expects an integer at least 0");
+  EXPECT_EQ(parse_error({"--learning_rate", "nan"}),
+            "learning_rate = nan: expects a number at least 0");
+  EXPECT_EQ(parse_error({"--adam_beta1", "1"}), "adam_beta1 = 1: expects a number in [0, 1)");
+}
+
+TEST(CommandLine, TellsEverythingAtOnce) {
+  EXPECT_EQ(parse_error({"--sede", "1", "--fp16", "--save_steps", "0", "--bf16=x"}),
+            "4 things stand in the way:\n"
+            "  unknown flag --sede (did you mean 'seed'?)\n"
+            "  fp16 = true: not supported; --bf16 needs no loss scale\n"
+            "  bf16 = x: expects true or false\n"
+            "  save_steps = 0: expects a number of steps above 0, or --save_strategy no");
+}
+
+TEST(CommandLine, TheLastOfSeveralCountsButTwoNamesMustAgree) {
+  const ParseResult result = parse_words({"--seed", "1", "--seed", "2"});
+  EXPECT_EQ(result.config.seed, 2);
+  EXPECT_EQ(joined(result.notices), "--seed is given twice, 1 and 2: the last counts\n");
+  EXPECT_EQ(parse_error({"--max_length", "512", "--cutoff_len", "1024"}),
+            "--max_length 512 contradicts --cutoff_len 1024: they are one setting; give one");
+  EXPECT_EQ(parse_words({"--max_length", "512", "--cutoff_len", "512"}).config.max_seq_length, 512);
+}
+
+TEST(CommandLine, ListsTakeCommasOrSpaces) {
+  for (const Words& words : {Words{"--report_to", "tensorboard,jsonl", "--bf16"},
+                             Words{"--report_to", "tensorboard", "jsonl", "--bf16"}}) {
+    const ParseResult result = parse_words(words);
+    EXPECT_EQ(result.config.report_to, Words{"jsonl"});
+    EXPECT_TRUE(result.config.bf16);
+    EXPECT_TRUE(contains(joined(result.notices), "report_to tensorboard has no effect"));
+  }
+  EXPECT_TRUE(contains(parse_error({"--report_to", "tensorbord"}), "did you mean 'tensorboard'?"));
+  EXPECT_TRUE(parse_words({"--report_to", "none"}).config.report_to.empty());
+}
+
+TEST(CommandLine, ACommandAddsRowsOfItsOwn) {
+  int64_t world_size = 1;
+  bool print_program = false;
+  ParseSettings settings;
+  settings.needs_data = false;
+  settings.extra.push_back(
+      extra_option("world_size", world_size, "pretend ranks").also({"gpus"}).at_least(1));
+  settings.extra.push_back(
+      extra_option("print_program", print_program, "print one rank's program"));
+  const Words words = {"--model_name_or_path", "m", "--gpus=1024", "--print-program", "--bf16"};
+  const ParseResult result = parse(words, settings);
+  EXPECT_EQ(world_size, 1024);
+  EXPECT_TRUE(print_program);
+  EXPECT_TRUE(result.config.bf16);
+  EXPECT_TRUE(contains(help_text(settings.extra), "--world_size"));
+  EXPECT_THROW(parse(words), ConfigError);
+}
+
+TEST(Rules, WarmupHasTwoSpellings) {
+  EXPECT_EQ(parse_words({"--warmup_ratio", "0.03"}).config.warmup_steps, 0.03);
+  EXPECT_EQ(parse_words({"--warmup_ratio", "0.03", "--warmup_steps", "0"}).config.warmup_steps,
+            0.03);
+  EXPECT_EQ(parse_words({"--warmup_ratio", "0", "--warmup_steps", "9"}).config.warmup_steps, 9);
+  EXPECT_EQ(parse_error({"--warmup_ratio", "0.03", "--warmup_steps", "9"}),
+            "--warmup_steps 9 contradicts --warmup_ratio 0.03: give one");
+  EXPECT_EQ(parse_error({"--device", "cuda", "--use_cpu"}),
+            "--device cuda contradicts --use_cpu true: give one");
+}
+
+TEST(Rules, RecomputationByEitherName) {
+  const auto words = [](const Words& flags) {
+    return effective(parse_words(flags).config).at("recompute").get<std::string>();
+  };
+  EXPECT_EQ(words({}), "none");
+  EXPECT_EQ(words({"--gradient_checkpointing"}), "block");
+  EXPECT_EQ(words({"--gradient_checkpointing", "true", "--recompute", "ffn:3,norms"}),
+            "ffn:3,norms");
+  EXPECT_EQ(words({"--recompute", "none", "--gradient_checkpointing"}), "none");
+  for (const char* bad : {"", "ffn,norms", "ffn:0", "ffn:", "ffn:2,", "ffn:-1", "layer"}) {
+    EXPECT_TRUE(contains(parse_error({std::string("--recompute=") + bad}), "expects LEVEL")) << bad;
+  }
+}
+
+TEST(Rules, SettingsThatNeedEachOther) {
+  EXPECT_EQ(parse_error({"--eval_strategy", "steps"}),
+            "eval_strategy = steps: needs --eval_path FILE.jsonl");
+  EXPECT_EQ(parse_error({"--max_steps", "0"}),
+            "max_steps = 0: expects at least 1, or -1 to train num_train_epochs");
+  EXPECT_EQ(parse_error({"--output_dir="}), "output_dir = \"\": give a folder");
+  EXPECT_EQ(parse_error({"--deepspeed"}), "deepspeed has no file: give --deepspeed FILE.json");
+  try {
+    parse(Words{});
+    FAIL() << "a run without model and data";
+  } catch (const ConfigError& error) {
+    EXPECT_STREQ(error.what(),
+                 "2 things stand in the way:\n"
+                 "  model_name_or_path is missing: give --model_name_or_path FOLDER\n"
+                 "  data_path is missing: give --data_path FILE.jsonl");
+  }
+}
+
+TEST(Rules, SettingsThatOthersLeaveWithoutEffectAreReported) {
+  const auto notices = [](const Words& words) { return joined(parse_words(words).notices); };
+  EXPECT_EQ(notices({"--eval_path", "e"}), "eval_path has no effect: eval_strategy = no\n");
+  EXPECT_EQ(notices({"--max_steps", "9", "--num_train_epochs", "2"}),
+            "num_train_epochs has no effect: max_steps = 9\n");
+  EXPECT_EQ(notices({"--save_strategy", "epoch", "--save_steps", "9"}),
+            "save_steps has no effect: save_strategy = epoch\n");
+  EXPECT_EQ(notices({"--optim", "sgd", "--adam_beta1", "0.8"}),
+            "adam_beta1 has no effect: optim = sgd\n");
+  EXPECT_EQ(notices({"--stage3_max_live_parameters", "9"}),
+            "stage3_max_live_parameters has no effect: zero_stage = 0\n");
+  EXPECT_TRUE(contains(notices({"--lr_scheduler_type", "constant", "--warmup_steps", "9"}),
+                       "warmup_steps has no effect"));
+}
+
+TEST(Rules, ResumeIsAFolderOrTheLastCheckpoint) {
+  const auto resume = [](const Words& words) {
+    return parse_words(words).config.resume_from_checkpoint;
+  };
+  EXPECT_EQ(resume({"--resume_from_checkpoint", "True"}), "true");
+  EXPECT_EQ(resume({"--resume_from_checkpoint"}), "true");
+  EXPECT_EQ(resume({"--resume_from_checkpoint", "False"}), "");
+  EXPECT_EQ(resume({"--resume_from_checkpoint", "out/checkpoint-5"}), "out/checkpoint-5");
+}
+
+TEST(Rules, ResolveFillsWhatTheModelSays) {
+  const ModelFacts facts = {.hidden_size = 64, .max_position_embeddings = 32768};
+  ParseResult result = parse_words({"--zero_stage", "3", "--logging_steps", "9",
+                                    "--stage3_param_persistence_threshold", "auto"});
+  EXPECT_EQ(effective(result.config).at("stage3_param_persistence_threshold"), "auto");
+  resolve(result, facts, 4);
+  EXPECT_EQ(result.config.zero.param_persistence_threshold, 640);
+  EXPECT_EQ(result.config.max_seq_length, 4096);
+  EXPECT_EQ(result.config.eval_steps, 9);
+  EXPECT_EQ(result.config.reduce_at, ReduceAt::micro);
+  EXPECT_EQ(result.config.train_batch_size, 8 * 1 * 4);
+  EXPECT_TRUE(contains(joined(result.notices), "max_seq_length is 4096: the model allows 32768"));
+
+  ParseResult other = parse_words({"--max_seq_length", "40000", "--zero_stage", "1"});
+  resolve(other, facts, 1);
+  EXPECT_EQ(other.config.max_seq_length, 40000);
+  EXPECT_EQ(other.config.reduce_at, ReduceAt::boundary);
+  EXPECT_TRUE(contains(joined(other.notices), "beyond the 32768 positions"));
+}
+
+TEST(Help, ListsEveryHonouredSettingWithin100Columns) {
+  const std::string help = help_text();
+  std::istringstream lines(help);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100u) << line;
+  for (const Option& row : train_options()) {
+    const std::string word = fmt::format("\n  --{} ", row.name);
+    EXPECT_EQ(contains(help, word), row.support == Support::honoured) << row.name;
+  }
+}
+
+TEST(Reference, TheDocumentationIsWhatTheTableSays) {
+  const std::string path = std::string(TRIREME_SOURCE_DIR) + "/docs/configuration.md";
+  if (std::getenv("TRIREME_WRITE_REFERENCE") != nullptr) {
+    std::ofstream(path) << markdown_reference();
+  }
+  EXPECT_EQ(read_file(path), markdown_reference())
+      << "docs/configuration.md is stale: run this test with TRIREME_WRITE_REFERENCE=1";
+}
+
+}  // namespace
+}  // namespace trireme::config

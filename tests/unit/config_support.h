@@ -1,0 +1,131 @@
+// What the tests of src/config share.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "config/option.h"
+#include "config/parse.h"
+#include "config/print.h"
+
+namespace trireme::config {
+
+using Words = std::vector<std::string>;
+
+inline Words with_required(Words words) {
+  const Words required = {"--model_name_or_path", "model", "--data_path", "data.jsonl"};
+  words.insert(words.begin(), required.begin(), required.end());
+  return words;
+}
+
+inline ParseResult parse_words(const Words& words) { return parse(with_required(words)); }
+
+/// The message of the ConfigError that parsing throws; "" when it throws none.
+inline std::string parse_error(const Words& words) {
+  try {
+    parse_words(words);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+inline Json effective(const RunConfig& config) {
+  return parse_json(to_json(config), "effective configuration");
+}
+
+inline bool contains(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
+
+inline std::string joined(const std::vector<std::string>& lines) {
+  std::string text;
+  for (const std::string& line : lines) text += line + "\n";
+  return text;
+}
+
+inline std::string read_file(const std::string& path) {
+  std::ifstream file(path);
+  EXPECT_TRUE(file) << path;
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+inline std::string test_data(const std::string& name) {
+  return read_file(std::string(TRIREME_SOURCE_DIR) + "/tests/data/config/" + name);
+}
+
+/// "seed" -> "seqed".
+inline std::string misspelt(std::string_view name) {
+  std::string word(name);
+  word.insert((word.size() + 1) / 2, "q");
+  return word;
+}
+
+/// A value that `row` accepts and that is not its default.
+inline Json good_value(const Option& row) {
+  if (row.name == "recompute") return "ffn:2,norms";
+  if (row.name == "deepspeed") return R"({"gradient_clipping": 0.5})";
+  if (row.name == "warmup_ratio") return 0.25;
+  if (row.name == "use_cpu") return true;
+  switch (row.rule.kind) {
+    case Kind::boolean:
+      return !row.get(RunConfig{}).get<bool>();
+    case Kind::integer: {
+      const Json now = row.get(RunConfig{});
+      return now.is_null() || now.get<int64_t>() < 0 ? Json(7) : Json(now.get<int64_t>() + 1);
+    }
+    case Kind::real:
+      return row.get(RunConfig{}).get<double>() / 2 + 0.125;
+    case Kind::steps:
+      return 7;
+    case Kind::list:
+      return "jsonl";
+    case Kind::choice:
+      for (const Choice& choice : row.rule.choices) {
+        const bool plain = choice.means.empty() && choice.refusal.empty();
+        if (plain && row.get(RunConfig{}) != choice.word) return std::string(choice.word);
+      }
+      break;
+    case Kind::text:
+    case Kind::path:
+    case Kind::json:
+      break;
+  }
+  return "some_word";
+}
+
+/// A value that no setting of this kind takes; "" where every word is one.
+inline std::string bad_value(const Option& row) {
+  if (row.name == "recompute") return "blocks";
+  switch (row.rule.kind) {
+    case Kind::boolean:
+      return "maybe";
+    case Kind::integer:
+      return "1.5";
+    case Kind::real:
+      return "fast";
+    case Kind::steps:
+      return "2.5";
+    case Kind::list:
+    case Kind::choice:
+      return "nonsense";
+    case Kind::json:
+      return "{broken";
+    case Kind::text:
+    case Kind::path:
+      break;
+  }
+  return "";
+}
+
+inline std::string as_word(const Json& value) {
+  return value.is_string() ? value.get<std::string>() : dump_json(value);
+}
+
+}  // namespace trireme::config
