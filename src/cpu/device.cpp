@@ -80,6 +80,10 @@ void Device::copy(device::StreamKind stream, void* to, const void* from, int64_t
   at(stream).launch(CopyItem{to, from, bytes});
 }
 
+void Device::fill(device::StreamKind stream, void* to, uint8_t byte, int64_t bytes) {
+  at(stream).launch(FillItem{to, bytes, byte});
+}
+
 void Device::call(device::StreamKind stream, const device::HostCall& call) {
   at(stream).launch(call);
 }
@@ -146,6 +150,8 @@ void Device::execute(device::StreamKind stream, const StreamItem& item) {
     communicator_.run(*comm);
   } else if (const auto* copy = std::get_if<CopyItem>(&item)) {
     if (copy->bytes > 0) std::memmove(copy->to, copy->from, static_cast<size_t>(copy->bytes));
+  } else if (const auto* fill = std::get_if<FillItem>(&item)) {
+    if (fill->bytes > 0) std::memset(fill->to, fill->byte, static_cast<size_t>(fill->bytes));
   } else if (const auto* host = std::get_if<device::HostCall>(&item)) {
     host->function(host->context, host->argument);
   }

@@ -52,6 +52,7 @@ class Device final : public device::Device, private ItemRunner {
   void launch(device::StreamKind stream, const ops::OpCall& call) override;
   void launch(device::StreamKind stream, const comm::CommCall& call) override;
   void copy(device::StreamKind stream, void* to, const void* from, int64_t bytes) override;
+  void fill(device::StreamKind stream, void* to, uint8_t byte, int64_t bytes) override;
   void call(device::StreamKind stream, const device::HostCall& call) override;
 
   void create_events(int count) override;

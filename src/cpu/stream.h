@@ -33,6 +33,12 @@ struct CopyItem {
   int64_t bytes = 0;
 };
 
+struct FillItem {
+  void* to = nullptr;
+  int64_t bytes = 0;
+  uint8_t byte = 0;
+};
+
 /// A point in the work of a stream: everything before it is done.
 struct Ticket {
   const Stream* stream = nullptr;  // null: never recorded
@@ -45,9 +51,9 @@ struct RecordItem {};
 struct StopItem {};
 
 /// Plain data.
-using StreamItem = std::variant<StopItem, RecordItem, WaitItem, CopyItem, device::HostCall,
-                                comm::CommCall, ops::OpCall>;
-enum class ItemKind : uint8_t { stop, record, wait, copy, host, comm, op };  // = index()
+using StreamItem = std::variant<StopItem, RecordItem, WaitItem, CopyItem, FillItem,
+                                device::HostCall, comm::CommCall, ops::OpCall>;
+enum class ItemKind : uint8_t { stop, record, wait, copy, fill, host, comm, op };  // = index()
 
 /// What a watchdog reads: items are numbered from 1 in launch order.
 struct Progress {

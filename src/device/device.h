@@ -52,6 +52,7 @@ class Device {
   virtual void launch(StreamKind stream, const ops::OpCall& call) = 0;
   virtual void launch(StreamKind stream, const comm::CommCall& call) = 0;
   virtual void copy(StreamKind stream, void* to, const void* from, int64_t bytes) = 0;
+  virtual void fill(StreamKind stream, void* to, uint8_t byte, int64_t bytes) = 0;
   virtual void call(StreamKind stream, const HostCall& call) = 0;
 
   /// Makes `count` events, numbered from 0; once, before the first record.

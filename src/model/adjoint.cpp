@@ -87,7 +87,8 @@ class Derivation {
     return node;
   }
 
-  /// Whether a value other than `of` whose gradient lives in `storage` still waits for its producer.
+  /// Whether a value other than `of` whose gradient lives in `storage` still waits for its
+  /// producer.
   bool read_later(int storage, int of) const {
     for (size_t i = 0; i <= position_; ++i) {
       for (const Ref& ref : outputs(graph_.nodes[i])) {
@@ -103,8 +104,7 @@ class Derivation {
     int& storage = gradient_[static_cast<size_t>(of)];
     if (read_later(storage, of)) {
       const int copy = new_gradient(of);
-      emit(OpKind::add, origin, {value_ref(copy), value_ref(storage), Ref{}},
-           Part::input_gradient);
+      emit(OpKind::add, origin, {value_ref(copy), value_ref(storage), Ref{}}, Part::input_gradient);
       storage = copy;
     }
     return storage;
@@ -139,8 +139,7 @@ class Derivation {
       return;
     }
     const int target = writable_gradient(to.id, origin);
-    emit(OpKind::add, origin, {value_ref(target), value_ref(gradient), Ref{}},
-         Part::input_gradient)
+    emit(OpKind::add, origin, {value_ref(target), value_ref(gradient), Ref{}}, Part::input_gradient)
         .law = LawRule::add;
   }
 
@@ -210,8 +209,7 @@ class Derivation {
         contribute_set(a[1], OpKind::rope_input_grad, node, {none, g, a[2], a[3]});
         return;
       case OpKind::attention:  // out, lse, qkv, cu_seqlens
-        contribute_set(a[2], OpKind::attention_input_grad, node,
-                       {none, g, a[2], a[0], a[1], a[3]});
+        contribute_set(a[2], OpKind::attention_input_grad, node, {none, g, a[2], a[0], a[1], a[3]});
         return;
       case OpKind::swiglu:  // out, gate_up
         contribute_set(a[1], OpKind::swiglu_input_grad, node, {none, g, a[1]});

@@ -17,16 +17,15 @@ class Binder {
   }
   void bind(std::vector<int> parameters) { unit_.parameters.push_back(std::move(parameters)); }
 
-  void matrix(const std::vector<std::string>& names, const std::vector<int64_t>& rows,
-              int64_t cols, Split split) {
+  void matrix(const std::vector<std::string>& names, const std::vector<int64_t>& rows, int64_t cols,
+              Split split) {
     std::vector<int> ids;
     for (size_t i = 0; i < names.size(); ++i) {
       ids.push_back(add(names[i] + ".weight", {rows[i], cols}, Init::normal, split, true));
     }
     bind(std::move(ids));
   }
-  void bias(const std::vector<std::string>& names, const std::vector<int64_t>& sizes,
-            Split split) {
+  void bias(const std::vector<std::string>& names, const std::vector<int64_t>& sizes, Split split) {
     std::vector<int> ids;
     for (size_t i = 0; i < names.size(); ++i) {
       ids.push_back(add(names[i] + ".bias", {sizes[i]}, Init::zeros, split, false));

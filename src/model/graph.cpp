@@ -77,9 +77,10 @@ void ModelGraph::validate() const {
         size += parameter.size();
         const Parameter& first = parameters[static_cast<size_t>(unit.parameters[s][0])];
         if (parameter.trainable != first.trainable) {
-          throw ConfigError("trainable", parameter.name,
-                            fmt::format("{} is computed in one product with it; freeze or train both",
-                                        first.name));
+          throw ConfigError(
+              "trainable", parameter.name,
+              fmt::format("{} is computed in one product with it; freeze or train both",
+                          first.name));
         }
       }
       check(size == dims[slot.rows] * dims[slot.cols], "{}.{}: {} elements bound, shape is {} x {}",

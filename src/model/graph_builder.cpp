@@ -66,16 +66,16 @@ int GraphBuilder::linear(std::string name, int x, int weight_slot, int bias_slot
 
 int GraphBuilder::rope(int qkv) {
   const int out = new_value("qkv", Dim::tokens, Dim::qkv, Element::compute, Recompute::qkv);
-  node(OpKind::rope, {value_ref(out), value_ref(qkv), rope_table_ref(),
-                      batch_ref(BatchField::positions)});
+  node(OpKind::rope,
+       {value_ref(out), value_ref(qkv), rope_table_ref(), batch_ref(BatchField::positions)});
   return out;
 }
 
 int GraphBuilder::attention(int qkv) {
   const int out =
       new_value("attention", Dim::tokens, Dim::q, Element::compute, Recompute::attention);
-  const int lse = new_value("attention.lse", Dim::heads, Dim::tokens, Element::f32,
-                            Recompute::attention);
+  const int lse =
+      new_value("attention.lse", Dim::heads, Dim::tokens, Element::f32, Recompute::attention);
   node(OpKind::attention,
        {value_ref(out), value_ref(lse), value_ref(qkv), batch_ref(BatchField::cu_seqlens)});
   return out;
@@ -110,13 +110,11 @@ int GraphBuilder::enter(int x) { return boundary(NodeKind::enter, x); }
 int GraphBuilder::leave(int x) { return boundary(NodeKind::leave, x); }
 
 void GraphBuilder::loss(int x, int vocab_slot) {
-  const int logits =
-      new_value("logits", Dim::tokens, Dim::vocab, Element::f32, Recompute::norms);
+  const int logits = new_value("logits", Dim::tokens, Dim::vocab, Element::f32, Recompute::norms);
   const int stats = new_value("stats", Dim::tokens, Dim::three, Element::f32, Recompute::norms);
   const size_t first = graph_.nodes.size();
   node(OpKind::linear, {value_ref(logits), value_ref(x), slot_ref(vocab_slot), Ref{}});
-  node(OpKind::xent_stats,
-       {value_ref(stats), value_ref(logits), batch_ref(BatchField::targets)});
+  node(OpKind::xent_stats, {value_ref(stats), value_ref(logits), batch_ref(BatchField::targets)});
   node(OpKind::xent_loss, {loss_sums_ref(), value_ref(stats), batch_ref(BatchField::targets)}).law =
       LawRule::first_micro_batch;
   for (size_t i = first; i < graph_.nodes.size(); ++i) graph_.nodes[i].chunked = true;

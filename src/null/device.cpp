@@ -31,6 +31,10 @@ void Device::copy(device::StreamKind stream, void* to, const void* from, int64_t
   launches_.push_back({stream, Copy{to, from, bytes}});
 }
 
+void Device::fill(device::StreamKind stream, void* to, uint8_t byte, int64_t bytes) {
+  launches_.push_back({stream, Fill{to, byte, bytes}});
+}
+
 void Device::call(device::StreamKind stream, const device::HostCall& call) {
   launches_.push_back({stream, call});
 }

@@ -15,6 +15,11 @@ struct Copy {
   const void* from = nullptr;
   int64_t bytes = 0;
 };
+struct Fill {
+  void* to = nullptr;
+  uint8_t byte = 0;
+  int64_t bytes = 0;
+};
 struct Record {
   int event = 0;
 };
@@ -25,7 +30,7 @@ struct Wait {
 /// One launch, in host order. The pieces of a CommCall stay where the caller keeps them.
 struct Launch {
   device::StreamKind stream{};
-  std::variant<ops::OpCall, comm::CommCall, Copy, device::HostCall, Record, Wait> what;
+  std::variant<ops::OpCall, comm::CommCall, Copy, Fill, device::HostCall, Record, Wait> what;
 };
 
 class Device final : public device::Device {
@@ -37,6 +42,7 @@ class Device final : public device::Device {
   void launch(device::StreamKind stream, const ops::OpCall& call) override;
   void launch(device::StreamKind stream, const comm::CommCall& call) override;
   void copy(device::StreamKind stream, void* to, const void* from, int64_t bytes) override;
+  void fill(device::StreamKind stream, void* to, uint8_t byte, int64_t bytes) override;
   void call(device::StreamKind stream, const device::HostCall& call) override;
 
   void create_events(int count) override;

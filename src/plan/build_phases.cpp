@@ -23,19 +23,14 @@ using model::Value;
 
 DType dtype_of(const Value& value, DType compute) {
   switch (value.element) {
-    case Element::compute: return compute;
-    case Element::f32: return DType::f32;
-    case Element::f64: return DType::f64;
+    case Element::compute:
+      return compute;
+    case Element::f32:
+      return DType::f32;
+    case Element::f64:
+      return DType::f64;
   }
   return compute;
-}
-
-ops::Access access_of(const Node& node, size_t arg) {
-  const ops::Operand& operand = ops::signature(node.op)[arg];
-  if (operand.access == ops::Access::write && operand.law && node.law != LawRule::set) {
-    return ops::Access::update;
-  }
-  return operand.access;
 }
 
 /// Lays the values of one ordered node list into storages, frame and instructions.
@@ -118,8 +113,8 @@ class PhaseBuilder {
 
   /// One chunk of rows is enough for a value that never leaves the loop.
   bool chunk_local(size_t id) const {
-    return uses_[id].in_loop && !uses_[id].outside_loop &&
-           external_[id].bound == Bound::none && values_[id].rows == Dim::tokens;
+    return uses_[id].in_loop && !uses_[id].outside_loop && external_[id].bound == Bound::none &&
+           values_[id].rows == Dim::tokens;
   }
 
   /// An output takes over the storage of an input that is read for the last time.
@@ -131,7 +126,8 @@ class PhaseBuilder {
       for (size_t o = 0; o < nodes_[i].args.size(); ++o) {
         if (operands[o].access != ops::Access::write) continue;
         const int source = ops::may_alias(nodes_[i].op, static_cast<int>(o));
-        if (source >= 0) try_share(i, nodes_[i].args[o], nodes_[i].args[static_cast<size_t>(source)]);
+        if (source >= 0)
+          try_share(i, nodes_[i].args[o], nodes_[i].args[static_cast<size_t>(source)]);
       }
     }
   }
@@ -142,7 +138,9 @@ class PhaseBuilder {
     const size_t i = storage_[static_cast<size_t>(in.id)];
     const bool dies_here = uses_[static_cast<size_t>(in.id)].last == node && uses_[i].last <= node;
     if (uses_[o].first != node || !dies_here || storage_[o] != o) return;
-    if (external_[i].bound != Bound::none || external_[static_cast<size_t>(in.id)].bound != Bound::none) return;
+    if (external_[i].bound != Bound::none ||
+        external_[static_cast<size_t>(in.id)].bound != Bound::none)
+      return;
     if (bytes(o) != bytes(i) || chunk_local(o) != chunk_local(i)) return;
     storage_[i] = storage_[static_cast<size_t>(in.id)] = o;
     for (size_t& s : storage_) s = s == i ? o : s;
@@ -150,8 +148,8 @@ class PhaseBuilder {
   }
 
   int64_t bytes(size_t id) const {
-    const Shape shape = shape_of(operand_of(id, false), request_.model->dims, request_.capacity,
-                                 request_.chunk);
+    const Shape shape =
+        shape_of(operand_of(id, false), request_.model->dims, request_.capacity, request_.chunk);
     return checked_mul(checked_mul(shape.rows, shape.cols),
                        size_of(dtype_of(values_[id], request_.compute)));
   }
@@ -238,23 +236,32 @@ class PhaseBuilder {
         o = operand_of(static_cast<size_t>(ref.id), looped(node));
         if (o.bound == Bound::frame && !frame_offset_.empty()) {
           o.offset = frame_offset_[storage_[static_cast<size_t>(ref.id)]];
+          o.bytes = bytes(static_cast<size_t>(ref.id));
         }
         return o;
       case Ref::Kind::slot:
       case Ref::Kind::slot_gradient: {
         const bool gradient = ref.kind == Ref::Kind::slot_gradient;
         const model::Slot& slot = graph_.slots[static_cast<size_t>(ref.id)];
-        return {gradient ? Bound::gradient : Bound::weight, ref.id, 0, slot.rows, slot.cols,
-                gradient ? DType::f32 : request_.compute, false, false,
+        return {gradient ? Bound::gradient : Bound::weight,
+                ref.id,
+                0,
+                0,
+                slot.rows,
+                slot.cols,
+                gradient ? DType::f32 : request_.compute,
+                false,
+                false,
                 (gradient ? "d." : "") + slot.name};
       }
       case Ref::Kind::batch:
-        o = {Bound::batch, ref.id, 0, Dim::one, Dim::tokens, DType::i32, looped(node), false, ""};
+        o = {Bound::batch, ref.id,       0,     0, Dim::one, Dim::tokens,
+             DType::i32,   looped(node), false, ""};
         return o;
       case Ref::Kind::rope_table:
-        return {Bound::rope_table, 0, 0, Dim::one, Dim::one, DType::f32, false, false, "rope"};
+        return {Bound::rope_table, 0, 0, 0, Dim::one, Dim::one, DType::f32, false, false, "rope"};
       case Ref::Kind::loss_sums:
-        return {Bound::loss_sums, 0, 0, Dim::one, Dim::two, DType::f64, false, false, "sums"};
+        return {Bound::loss_sums, 0, 0, 0, Dim::one, Dim::two, DType::f64, false, false, "sums"};
     }
     return o;
   }
@@ -369,8 +376,7 @@ class UnitBuilder {
  public:
   explicit UnitBuilder(const PhaseRequest& request)
       : request_(request),
-        graph_(model::without_boundaries(
-            request.model->kinds[static_cast<size_t>(request.kind)])),
+        graph_(model::without_boundaries(request.model->kinds[static_cast<size_t>(request.kind)])),
         head_(graph_.output < 0) {}
 
   UnitPhases build() {
@@ -380,8 +386,7 @@ class UnitBuilder {
       if (!head_) phases.forward = forward("forward", {});
       return phases;
     }
-    const Adjoint adjoint =
-        derive_adjoint(graph_, {request_.trainable, request_.input_gradient});
+    const Adjoint adjoint = derive_adjoint(graph_, {request_.trainable, request_.input_gradient});
     if (head_) {
       phases.backward = loss(adjoint);
       return phases;
@@ -402,6 +407,7 @@ class UnitBuilder {
   int64_t value_bytes(int id) const {
     const Value& value = graph_.values[static_cast<size_t>(id)];
     Operand o;
+    o.bound = Bound::saved;
     o.rows = value.rows;
     o.cols = value.cols;
     const Shape shape = shape_of(o, request_.model->dims, request_.capacity, request_.chunk);
@@ -426,8 +432,8 @@ class UnitBuilder {
 
   Phase finish_backward(PhaseBuilder& builder, const Adjoint& adjoint, std::string name) const {
     builder.bind(graph_.input, Bound::input);
-    const bool in_place = adjoint.input_gradient >= 0 &&
-                          adjoint.input_gradient == adjoint.output_gradient;
+    const bool in_place =
+        adjoint.input_gradient >= 0 && adjoint.input_gradient == adjoint.output_gradient;
     if (!in_place) builder.bind(adjoint.input_gradient, Bound::input_gradient);
     builder.bind(adjoint.output_gradient, Bound::output_gradient);
     Phase phase = builder.build(std::move(name));
@@ -448,8 +454,7 @@ class UnitBuilder {
     take(adjoint.nodes, true);
     take(adjoint.nodes, false);
     std::vector<bool> recomputed(nodes.size(), false);
-    PhaseBuilder builder(request_, graph_, adjoint.values, std::move(nodes),
-                         std::move(recomputed));
+    PhaseBuilder builder(request_, graph_, adjoint.values, std::move(nodes), std::move(recomputed));
     return finish_backward(builder, adjoint, "loss");
   }
 

@@ -150,8 +150,8 @@ std::vector<Segment> segments(const ModelGraph& model, const ParameterGroup& gro
   return found;
 }
 
-std::vector<HeldBox> held_boxes(const ModelGraph& model, const ParameterGroup& group,
-                                int64_t begin, int64_t end) {
+std::vector<HeldBox> held_boxes(const ModelGraph& model, const ParameterGroup& group, int64_t begin,
+                                int64_t end) {
   std::vector<HeldBox> found;
   for (const Placed& placed : group.placed) {
     const int64_t first = std::max(begin, placed.offset);
@@ -159,8 +159,8 @@ std::vector<HeldBox> held_boxes(const ModelGraph& model, const ParameterGroup& g
     if (first >= last) continue;
     const auto& shape = model.parameters[static_cast<size_t>(placed.parameter)].shape;
     int64_t offset = first;
-    for (mesh::Box& box : mesh::boxes_of_range(mesh::whole(shape), first - placed.offset,
-                                               last - placed.offset)) {
+    for (mesh::Box& box :
+         mesh::boxes_of_range(mesh::whole(shape), first - placed.offset, last - placed.offset)) {
       const int64_t size = box.size();
       found.push_back({placed.parameter, std::move(box), offset});
       offset += size;

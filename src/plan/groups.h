@@ -46,8 +46,8 @@ struct Segment {
 };
 
 struct ParameterGroup {
-  std::string name;        // "block.3", "block.3.persistent", "embed.tied"
-  int unit = 0;            // first unit that uses it
+  std::string name;  // "block.3", "block.3.persistent", "embed.tied"
+  int unit = 0;      // first unit that uses it
   ClassKey key;
   std::vector<Placed> placed;  // in storage order
   std::vector<int> users;      // units that read it, in order
@@ -68,7 +68,8 @@ struct Groups {
   int64_t data_ranks = 1;
 };
 
-/// `persistence_threshold`: tensors of at most this many elements stay gathered (ZeRO-3); < 0: none.
+/// `persistence_threshold`: tensors of at most this many elements stay gathered (ZeRO-3); < 0:
+/// none.
 Groups make_groups(const model::ModelGraph& model, int64_t data_ranks,
                    int64_t persistence_threshold);
 

@@ -51,6 +51,8 @@ Program lower_evaluate_end(const LoweringContext& context);
 Program lower_load(const LoweringContext& context);
 /// Hands this rank's slices of every plane to the host, as fp32.
 Program lower_save(const LoweringContext& context);
+/// Hands this rank's slices of the gradient sums of the last step to the host: for proofs.
+Program lower_gradients(const LoweringContext& context);
 /// Hands the weights of every group to the host, gathered one group at a time.
 Program lower_export(const LoweringContext& context);
 

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <array>
 
+#include "ops/signature.h"
+
 namespace trireme::plan {
 
 std::string_view name_of(Bound bound) {
   static constexpr std::array<std::string_view, 12> kNames = {
-      "none",     "frame",          "saved", "input", "output", "output gradient", "input gradient",
-      "weight",   "gradient",       "batch", "rope",  "sums"};
+      "none",           "frame",  "saved",    "input", "output", "output gradient",
+      "input gradient", "weight", "gradient", "batch", "rope",   "sums"};
   return kNames[static_cast<size_t>(bound)];
 }
 
@@ -19,11 +21,20 @@ bool Phase::uses(Bound bound) const {
   });
 }
 
+bool Phase::writes(Bound bound) const {
+  for (const Instruction& i : instructions) {
+    const auto operands = ops::signature(i.op);
+    for (size_t a = 0; a < i.args.size(); ++a) {
+      if (i.args[a].bound == bound && operands[a].access != ops::Access::read) return true;
+    }
+  }
+  return false;
+}
+
 bool Phase::uses_slot(Bound bound, int slot) const {
   return std::any_of(instructions.begin(), instructions.end(), [&](const Instruction& i) {
-    return std::any_of(i.args.begin(), i.args.end(), [&](const Operand& o) {
-      return o.bound == bound && o.index == slot;
-    });
+    return std::any_of(i.args.begin(), i.args.end(),
+                       [&](const Operand& o) { return o.bound == bound && o.index == slot; });
   });
 }
 

@@ -20,14 +20,14 @@ namespace trireme::plan {
 enum class Bound : uint8_t {
   none,
   frame,
-  saved,            // the unit's values kept from forward to backward
-  input,            // hidden states from the previous unit
+  saved,  // the unit's values kept from forward to backward
+  input,  // hidden states from the previous unit
   output,
   output_gradient,
   input_gradient,
-  weight,           // `index` = slot
-  gradient,         // `index` = slot
-  batch,            // `index` = ops::BatchField
+  weight,    // `index` = slot
+  gradient,  // `index` = slot
+  batch,     // `index` = ops::BatchField
   rope_table,
   loss_sums,
 };
@@ -37,6 +37,7 @@ struct Operand {
   Bound bound = Bound::none;
   int32_t index = 0;
   int64_t offset = 0;  // bytes within frame or saved
+  int64_t bytes = 0;   // frame: at capacity
   model::Dim rows{};
   model::Dim cols{};
   DType dtype{};
@@ -72,6 +73,7 @@ struct Phase {
   bool gradient_in_place = false;
 
   bool uses(Bound bound) const;
+  bool writes(Bound bound) const;
   bool uses_slot(Bound bound, int slot) const;
   /// Slots bound to weights or gradients, ascending.
   std::vector<int> slots(Bound bound) const;
@@ -97,7 +99,7 @@ struct PhaseRequest {
   model::Recompute level = model::Recompute::none;
   DType compute = DType::f32;
   ops::Extent capacity;
-  int64_t chunk = 0;            // tokens per chunk of the loss
+  int64_t chunk = 0;  // tokens per chunk of the loss
   const ops::OpSizing* sizing = nullptr;
 };
 

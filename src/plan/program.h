@@ -1,4 +1,5 @@
-// The step as data: buffers, and a schedule of phases, transfers, flat operations, copies and ports.
+// The step as data: buffers, and a schedule of phases, transfers, flat operations, copies and
+// ports.
 //
 // Two levels: what runs is stored once (phases per kind of unit, transfers and flat operations per
 // group); the schedule says when, for which unit and micro-batch, on which stream, after what.
@@ -96,26 +97,29 @@ struct Copy {
 /// Where host data enters or leaves: the run binds a function to each, called in stream order with
 /// the address of a pinned buffer.
 enum class PortKind : uint8_t {
-  batch,       // fill the descriptor of a micro-batch
-  metrics,     // read the control block
-  eval_sums,   // read the evaluation sums
-  constants,   // fill the schedule or the rope table
-  load,        // fill fp32 values of a range of a group's plane
-  save,        // read fp32 values of a range of a group's plane
+  batch,           // fill the descriptor of a micro-batch
+  metrics,         // read the control block
+  eval_sums,       // read the evaluation sums
+  constants,       // fill a constant, see ConstantKind
+  load,            // fill fp32 values of a range of a group's plane
+  save,            // read fp32 values of a range of a group's plane
   export_weights,  // read gathered weights of a range of a group
 };
 std::string_view name_of(PortKind kind);
 
+/// What a `constants` port fills: the learning rates, the rotary table, or the control block.
+enum class ConstantKind : int32_t { schedule, rope_table, control };
+
 /// Planes of a group as files know them.
-enum class Plane : uint8_t { master, exp_avg, exp_avg_sq };
+enum class Plane : uint8_t { master, exp_avg, exp_avg_sq, gradient };
 std::string_view name_of(Plane plane);
 
 struct Port {
   PortKind kind{};
-  Span buffer;            // pinned
-  int32_t group = -1;     // load, save, export
-  Plane plane{};          // load, save
-  int64_t begin = 0;      // first element within the group; constants: 0 schedule, 1 rope table
+  Span buffer;         // pinned
+  int32_t group = -1;  // load, save, export; constants: see ConstantKind
+  Plane plane{};       // load, save
+  int64_t begin = 0;   // first element within the group, or of the constant
   bool operator==(const Port&) const = default;
 };
 
@@ -143,16 +147,16 @@ struct BufferAccess {
 struct Entry {
   EntryKind kind{};
   StreamKind stream = StreamKind::compute;
-  int32_t item = -1;   // index into phases, transfers, copies, ports; ops: first of `count`
-  int32_t count = 1;   // ops: how many
+  int32_t item = -1;  // index into phases, transfers, copies, ports; ops: first of `count`
+  int32_t count = 1;  // ops: how many
   int32_t unit = -1;
   int32_t micro_batch = -1;
   int32_t binding = -1;
-  int32_t frame = -1;      // phase: buffer of its frame
-  int32_t batch = -1;      // phase: buffer of its batch descriptor
-  uint32_t set_slots = 0;  // phase: bit s = the gradient of slot s is set, not added to
-  bool set = true;         // phase: the loss sums are set; transfer: reduce_scatter sets
-  std::string_view what;   // "forward", "all_gather", "optimizer", ...
+  int32_t frame = -1;          // phase: buffer of its frame
+  int32_t batch = -1;          // phase: buffer of its batch descriptor
+  uint32_t set_slots = 0;      // phase: bit s = the gradient of slot s is set, not added to
+  bool set = true;             // phase: the loss sums are set; transfer: reduce_scatter sets
+  std::string_view what;       // "forward", "all_gather", "optimizer", ...
   std::vector<int32_t> waits;  // entries of other streams that must be done first
   std::vector<BufferAccess> accesses;
 };
@@ -169,6 +173,7 @@ struct Program {
   std::vector<Entry> schedule;
   int32_t rope_table = -1;  // buffers of the formal operands that all phases share
   int32_t loss_sums = -1;
+  int64_t loss_sums_offset = 0;  // bytes
 
   /// Instructions stored, whatever the length of the schedule.
   int64_t num_stored_instructions() const;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "ops/control.h"
 
 namespace trireme::plan {
 
@@ -121,8 +122,7 @@ void ProgramWriter::emit_transfer(CommKind kind, DType dtype, std::vector<Transf
                        piece.receive_offset, piece.count);
     counts.push_back(piece.count);
   }
-  const int64_t staging =
-      context_.comm_sizing->workspace_bytes(kind, dtype, data_ranks(), counts);
+  const int64_t staging = context_.comm_sizing->workspace_bytes(kind, dtype, data_ranks(), counts);
   const auto [at, fresh] = transfers_.try_emplace(key, program_.transfers.size());
   Entry entry;
   entry.kind = EntryKind::transfer;
@@ -138,8 +138,8 @@ void ProgramWriter::emit_transfer(CommKind kind, DType dtype, std::vector<Transf
     accesses.push_back(acquired(released(writes(buffer->second))));
   }
   if (fresh) {
-    const Span workspace = staging > 0 ? Span{staging_[control ? 1 : 0], DType::u8, 0, staging}
-                                       : Span{};
+    const Span workspace =
+        staging > 0 ? Span{staging_[control ? 1 : 0], DType::u8, 0, staging} : Span{};
     program_.transfers.push_back(
         {kind, control ? GroupAxis::world : GroupAxis::data, dtype, std::move(pieces), workspace});
   }

@@ -25,8 +25,7 @@ class ProgramWriter {
     return context_.group(g).slice * context_.sharding->data_rank;
   }
   /// Elements [begin, end) of the group within a plane that is whole or this rank's slice.
-  Span plane_span(int g, int32_t buffer, bool whole, DType dtype, int64_t begin,
-                  int64_t end) const;
+  Span plane_span(int g, int32_t buffer, bool whole, DType dtype, int64_t begin, int64_t end) const;
   Span value_span(int g, int64_t begin, int64_t end) const;
 
   /// Buffer of a pool's slot, made on first use.

@@ -48,8 +48,7 @@ class StateMaker {
         s.exp_avg = add("exp_avg." + group.name, Owner::moments, owned * 4);
         s.exp_avg_sq = add("exp_avg_sq." + group.name, Owner::moments, owned * 4);
       }
-      s.gradient =
-          add("gradient." + group.name, Owner::gradients, elements(s.gradient_whole) * 4);
+      s.gradient = add("gradient." + group.name, Owner::gradients, elements(s.gradient_whole) * 4);
     }
     state_.groups.push_back(s);
   }
@@ -98,7 +97,8 @@ class StateMaker {
   void add_scalars() {
     const auto f64 = [](int64_t count) { return count * size_of(DType::f64); };
     state_.control = add("control", Owner::control, f64(ops::kControlSize));
-    state_.control_host = add("control.host", Owner::control, f64(ops::kControlSize), Space::pinned);
+    state_.control_host =
+        add("control.host", Owner::control, f64(ops::kControlSize), Space::pinned);
     state_.schedule = add("schedule", Owner::control, f64(request_.schedule_entries));
     state_.rope_table = add("rope_table", Owner::control,
                             request_.rope_positions * request_.model->config.head_dim * 4);

@@ -15,14 +15,14 @@ namespace trireme::plan {
 
 /// How the step is cut over data ranks, resolved from the configuration.
 struct Sharding {
-  int stage = 0;                // ZeRO 0-3
+  int stage = 0;  // ZeRO 0-3
   int64_t data_ranks = 1;
   int64_t data_rank = 0;
   bool reduce_each_micro_batch = false;
   bool overlap = true;
-  int64_t weight_slots = 2;     // of each pool of gathered groups
+  int64_t weight_slots = 2;  // of each pool of gathered groups
   int64_t gradient_slots = 2;
-  int64_t prefetch = 1;         // phases ahead that weights are gathered
+  int64_t prefetch = 1;  // phases ahead that weights are gathered
   /// Keep gathered weights for a next use within this many elements of other units; nullopt: where
   /// it costs no memory.
   std::optional<int64_t> reuse_distance;
@@ -39,11 +39,11 @@ struct PoolPlace {
 
 /// Planes of one group. A plane is either whole (size elements) or this rank's slice of it.
 struct GroupState {
-  int32_t value = -1;       // compute dtype
-  int32_t remainder = -1;   // i16, bf16 training only
-  int32_t exp_avg = -1;     // f32, adamw only
+  int32_t value = -1;      // compute dtype
+  int32_t remainder = -1;  // i16, bf16 training only
+  int32_t exp_avg = -1;    // f32, adamw only
   int32_t exp_avg_sq = -1;
-  int32_t gradient = -1;    // f32
+  int32_t gradient = -1;  // f32
   bool value_whole = true;
   bool optimizer_whole = true;  // remainder and moments, and the range the optimizer updates
   bool gradient_whole = true;
@@ -66,11 +66,11 @@ struct State {
   int32_t control_host = -1;  // pinned
   int32_t schedule = -1;      // f64, learning rates
   int32_t rope_table = -1;
-  int32_t sums = -1;          // f64[kNumSums], this rank's
+  int32_t sums = -1;  // f64[kNumSums], this rank's
   int32_t world_sums = -1;
   int32_t eval_sums = -1;
   int32_t eval_world_sums = -1;
-  int32_t eval_host = -1;     // pinned
+  int32_t eval_host = -1;  // pinned
 };
 
 struct StateRequest {

@@ -22,6 +22,7 @@ StepWriter::StepWriter(const LoweringContext& context, std::string name, bool tr
   gradient_last_.assign(residence_.size(), -1);
   for (auto& list : phase_of_variant_) list.assign(context.variants.size(), -1);
   program_.loss_sums = train ? context.state->sums : context.state->eval_sums;
+  program_.loss_sums_offset = train ? ops::index(ops::Sum::loss) * size_of(DType::f64) : 0;
   list_events();
   make_buffers();
 }
@@ -78,7 +79,8 @@ int32_t StepWriter::phase_index(const Event& event) {
 std::vector<int> StepWriter::groups_of(int unit, const Phase& phase, Bound bound) const {
   std::vector<int> found;
   for (int slot : phase.slots(bound)) {
-    found.push_back(context_.groups->places[static_cast<size_t>(unit)][static_cast<size_t>(slot)].group);
+    found.push_back(
+        context_.groups->places[static_cast<size_t>(unit)][static_cast<size_t>(slot)].group);
   }
   std::sort(found.begin(), found.end());
   found.erase(std::unique(found.begin(), found.end()), found.end());
@@ -90,13 +92,12 @@ void StepWriter::make_buffers() {
   const ops::BatchLayout layout{context_.capacity};
   const int64_t batch_bytes = layout.total() * size_of(DType::i32);
   for (int i = 0; i < std::min(2, micro_batches_); ++i) {
-    batch_.push_back(emitter_.add_buffer(fmt::format("batch.{}", i), Owner::batch, Space::device,
-                                         batch_bytes));
+    batch_.push_back(
+        emitter_.add_buffer(fmt::format("batch.{}", i), Owner::batch, Space::device, batch_bytes));
     batch_host_.push_back(emitter_.add_buffer(fmt::format("batch.host.{}", i), Owner::batch,
                                               Space::pinned, batch_bytes));
   }
-  const int64_t hidden_bytes = context_.capacity.tokens *
-                               context_.model->dims[model::Dim::hidden] *
+  const int64_t hidden_bytes = context_.capacity.tokens * context_.model->dims[model::Dim::hidden] *
                                size_of(context_.compute);
   program_.bindings.resize(static_cast<size_t>(units));
   for (int u = 0; u < units; ++u) {
@@ -109,15 +110,16 @@ void StepWriter::make_buffers() {
     }
     const int64_t saved = context_.phases(u).saved_bytes;
     if (train_ && saved > 0) {
-      binding.saved = emitter_.add_buffer("saved." + name, Owner::activations, Space::device, saved);
+      binding.saved =
+          emitter_.add_buffer("saved." + name, Owner::activations, Space::device, saved);
     }
     for (const SlotPlace& place : context_.groups->places[static_cast<size_t>(u)]) {
       const GroupState& s = context_.group_state(place.group);
       const int32_t value = s.value_whole ? s.value : weight_slot(place.group);
       binding.weights.push_back(
           {value, context_.compute, place.offset * size_of(context_.compute), 0});
-      const int32_t gradient = s.gradient_slot.used() && train_ ? gradient_slot(place.group)
-                                                                 : s.gradient;
+      const int32_t gradient =
+          s.gradient_slot.used() && train_ ? gradient_slot(place.group) : s.gradient;
       binding.gradients.push_back({gradient, DType::f32, place.offset * 4, 0});
     }
   }
@@ -128,9 +130,9 @@ void StepWriter::make_buffers() {
     if (phase.gradient_in_place) {
       binding.input_gradient = binding.output_gradient;
     } else if (phase.uses(Bound::input_gradient)) {
-      binding.input_gradient = emitter_.add_buffer(
-          "d." + context_.model->units[static_cast<size_t>(u)].name, Owner::activations,
-          Space::device, hidden_bytes);
+      binding.input_gradient =
+          emitter_.add_buffer("d." + context_.model->units[static_cast<size_t>(u)].name,
+                              Owner::activations, Space::device, hidden_bytes);
     }
     program_.bindings[static_cast<size_t>(u) - 1].output_gradient = binding.input_gradient;
   }
@@ -208,8 +210,8 @@ bool StepWriter::slots_free(const std::vector<int>& groups, size_t event, size_t
     if (s.value_whole || residence_[static_cast<size_t>(g)].gathered) continue;
     for (size_t other = 0; other < residence_.size(); ++other) {
       const GroupState& o = context_.group_state(static_cast<int>(other));
-      const bool same = o.weight_slot.pool == s.weight_slot.pool &&
-                        o.weight_slot.slot == s.weight_slot.slot;
+      const bool same =
+          o.weight_slot.pool == s.weight_slot.pool && o.weight_slot.slot == s.weight_slot.slot;
       if (!o.weight_slot.used() || !same || !residence_[other].gathered) continue;
       check(event > running, "two groups of one event share a slot");
       return false;  // released when its reader has run
@@ -284,8 +286,9 @@ void StepWriter::access_states(const Event& event, const Phase& phase,
   }
   if (!event.backward) return;
   if (binding.output_gradient >= 0) {
-    BufferAccess access = phase.gradient_in_place ? updates(binding.output_gradient)
-                                                  : released(reads(binding.output_gradient));
+    BufferAccess access = phase.writes(Bound::output_gradient) ? updates(binding.output_gradient)
+                                                               : reads(binding.output_gradient);
+    access.release = !phase.gradient_in_place;
     accesses.push_back(access);
   }
   if (!phase.gradient_in_place && phase.uses(Bound::input_gradient)) {

@@ -64,7 +64,7 @@ class StepWriter : public ProgramWriter {
 
   std::vector<int32_t> frames_;  // per phase of the program
   std::vector<int32_t> phase_of_variant_[3];
-  std::vector<int32_t> batch_;       // two descriptors take turns
+  std::vector<int32_t> batch_;  // two descriptors take turns
   std::vector<int32_t> batch_host_;
 };
 

@@ -1,0 +1,72 @@
+// Runs the programs of a plan on a device: the same schedule, every step.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "comm/comm.h"
+#include "device/device.h"
+#include "plan/plan.h"
+
+namespace trireme::exec {
+
+/// What the run does at a port. Called in stream order on a stream's thread: must not call the
+/// executor. `data` is the port's pinned buffer; `run` is the number given to Executor::run.
+class PortHandler {
+ public:
+  virtual ~PortHandler() = default;
+  virtual void handle(const plan::Port& port, std::byte* data, int64_t run,
+                      int32_t micro_batch) = 0;
+};
+
+struct ExecutorOptions {
+  /// Fills released memory with NaN, so that a read too late shows.
+  bool poison = false;
+};
+
+/// Names one run of a program.
+using Ticket = int64_t;
+
+/// Owns the arenas: allocates them at construction, exactly as planned, and nothing afterwards.
+/// All methods belong to one host thread.
+class Executor {
+ public:
+  /// Makes the communicator's groups: collective over the world. Everything is borrowed and must
+  /// outlive the executor. The plan must not move.
+  Executor(const plan::Plan& plan, device::Device& device, comm::Communicator& communicator,
+           PortHandler& ports, const ExecutorOptions& options);
+  ~Executor();
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
+
+  /// Enqueues a program of the plan and returns; `extents` has one entry a micro-batch. Programs
+  /// run one after the other. `run` is handed to the ports.
+  Ticket run(const plan::Program& program, std::span<const ops::Extent> extents, int64_t run);
+  /// Blocks until that run is done. At most kTicketsKept runs may have been enqueued after it.
+  /// Throws what went wrong in it.
+  void wait(Ticket ticket);
+  /// run() and wait() for programs without micro-batches.
+  void finish(const plan::Program& program, int64_t run = 0);
+
+  static constexpr int64_t kTicketsKept = 3;
+
+ private:
+  class Prepared;
+  Prepared& prepared(const plan::Program& program);
+
+  const plan::Plan& plan_;
+  device::Device& device_;
+  PortHandler& ports_;
+  ExecutorOptions options_;
+  std::byte* arenas_[device::kNumSpaces] = {};
+  int data_group_ = 0;
+  std::map<const plan::Program*, std::unique_ptr<Prepared>> prepared_;
+  Ticket next_ticket_ = 0;
+  int ticket_events_ = 0;  // first of kTicketsKept + 1 events
+};
+
+}  // namespace trireme::exec

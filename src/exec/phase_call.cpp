@@ -1,0 +1,147 @@
+#include "exec/phase_call.h"
+
+#include <algorithm>
+
+#include "base/math.h"
+
+namespace trireme::exec {
+
+namespace {
+
+using plan::Bound;
+using plan::Instruction;
+using plan::Operand;
+
+/// Rows of the micro-batch that one trip round the loop handles.
+struct Chunk {
+  int64_t begin = 0;
+  int64_t index = 0;
+  bool looped = false;
+};
+
+std::byte* base_of(const PhaseCall& call, const Operand& operand) {
+  const auto at = [&](int32_t buffer) {
+    check(buffer >= 0, "an operand {} of {} has no buffer", name_of(operand.bound),
+          call.phase->name);
+    return call.arena + call.program->buffers[static_cast<size_t>(buffer)].offset;
+  };
+  const auto span = [&](const plan::Span& s) { return at(s.buffer) + s.offset; };
+  const auto slot = static_cast<size_t>(operand.index);
+  switch (operand.bound) {
+    case Bound::none:
+      return nullptr;
+    case Bound::frame:
+      return at(call.entry->frame) + operand.offset;
+    case Bound::saved:
+      return at(call.binding->saved) + operand.offset;
+    case Bound::input:
+      return at(call.binding->input);
+    case Bound::output:
+      return at(call.binding->output);
+    case Bound::output_gradient:
+      return at(call.binding->output_gradient);
+    case Bound::input_gradient:
+      return at(call.binding->input_gradient);
+    case Bound::weight:
+      return span(call.binding->weights[slot]);
+    case Bound::gradient:
+      return span(call.binding->gradients[slot]);
+    case Bound::batch: {
+      const ops::BatchLayout layout{call.plan->capacity};
+      return at(call.entry->batch) +
+             layout.offset(static_cast<ops::BatchField>(operand.index)) * size_of(DType::i32);
+    }
+    case Bound::rope_table:
+      return at(call.program->rope_table);
+    case Bound::loss_sums:
+      return at(call.program->loss_sums) + call.program->loss_sums_offset;
+  }
+  return nullptr;
+}
+
+TensorView view_of(const PhaseCall& call, const Operand& operand, const Chunk& chunk) {
+  if (operand.bound == Bound::none) return {};
+  std::byte* data = base_of(call, operand);
+  if (operand.bound == Bound::rope_table) {
+    return matrix(data, DType::f32, call.plan->rope_positions, call.plan->model.config.head_dim);
+  }
+  ops::Extent extent = call.extent;
+  if (operand.sliced || operand.chunk) {
+    extent.tokens = std::clamp<int64_t>(extent.tokens - chunk.begin, 0, call.phase->chunk);
+  }
+  const plan::Shape shape =
+      plan::shape_of(operand, call.plan->model.dims, extent, call.phase->chunk);
+  if (operand.sliced) {
+    const int64_t row = operand.bound == Bound::batch ? 1 : shape.cols;
+    data += chunk.begin * row * size_of(operand.dtype);
+  }
+  return matrix(data, operand.dtype, shape.rows, shape.cols);
+}
+
+ops::Law law_of(const PhaseCall& call, const Instruction& instruction, const Chunk& chunk) {
+  const bool first_chunk = !chunk.looped || chunk.index == 0;
+  switch (instruction.law) {
+    case model::LawRule::set:
+      return ops::Law::set;
+    case model::LawRule::add:
+      return ops::Law::add;
+    case model::LawRule::first_micro_batch:
+      return call.entry->set && first_chunk ? ops::Law::set : ops::Law::add;
+    case model::LawRule::gradient: {
+      const auto slot = static_cast<uint32_t>(instruction.args[0].index);
+      const bool first = ((call.entry->set_slots >> slot) & 1u) != 0;
+      return first && first_chunk ? ops::Law::set : ops::Law::add;
+    }
+  }
+  return ops::Law::set;
+}
+
+}  // namespace
+
+void launch(const PhaseCall& call, device::Device& device, device::StreamKind stream) {
+  // The law of a second writer of one gradient inside a phase.
+  uint64_t written = 0;
+  const auto run = [&](const Instruction& instruction, const Chunk& chunk) {
+    ops::OpCall op;
+    op.kind = instruction.op;
+    op.dtype = instruction.dtype;
+    op.law = law_of(call, instruction, chunk);
+    if (instruction.law == model::LawRule::gradient) {
+      const uint64_t bit = uint64_t{1} << instruction.args[0].index;
+      if ((written & bit) != 0) op.law = ops::Law::add;
+      written |= bit;
+    }
+    op.attributes = instruction.attributes;
+    op.attributes.longest = static_cast<int32_t>(call.extent.longest);
+    op.num_args = static_cast<int32_t>(instruction.args.size());
+    for (size_t a = 0; a < instruction.args.size(); ++a) {
+      op.args[a] = view_of(call, instruction.args[a], chunk);
+    }
+    if (instruction.workspace_bytes > 0) {
+      op.workspace = call.arena +
+                     call.program->buffers[static_cast<size_t>(call.entry->frame)].offset +
+                     instruction.workspace_offset;
+      op.workspace_bytes = instruction.workspace_bytes;
+    }
+    device.launch(stream, op);
+  };
+
+  const auto& instructions = call.phase->instructions;
+  const auto begin = static_cast<size_t>(call.phase->loop_begin);
+  const auto end = static_cast<size_t>(call.phase->loop_end);
+  for (size_t i = 0; i < instructions.size(); ++i) {
+    if (i < begin || i >= end) {
+      run(instructions[i], {});
+      continue;
+    }
+    const int64_t chunks = std::max<int64_t>(1, ceil_div(call.extent.tokens, call.phase->chunk));
+    for (int64_t c = 0; c < chunks; ++c) {
+      for (size_t j = begin; j < end; ++j) {
+        run(instructions[j], {c * call.phase->chunk, c, true});
+      }
+    }
+    i = end - 1;
+  }
+}
+
+}  // namespace trireme::exec

@@ -1,0 +1,290 @@
+// Programs through which host data enters and leaves: load, save, export; and the small ones around
+// them: flush, begin and end of evaluation.
+#include <algorithm>
+
+#include "ops/control.h"
+#include "plan/program_writer.h"
+
+namespace trireme::plan {
+
+namespace {
+
+using comm::CommKind;
+
+constexpr int64_t kTile = int64_t{4} << 20;  // elements that travel at one time
+
+class HostWriter : public ProgramWriter {
+ public:
+  using ProgramWriter::ProgramWriter;
+
+  void flush() {
+    for (int g = 0; g < num_groups(); ++g) {
+      const GroupState& s = context_.group_state(g);
+      if (!context_.group(g).key.trainable) continue;
+      emit_optimizer(g);
+      if (s.value_whole && !s.optimizer_whole) gather_plane(g, s.value, context_.compute);
+    }
+    FlatOp op;
+    op.op = ops::OpKind::clear_pending;
+    op.args = {control()};
+    emit_ops("clear_pending", {op}, {updates(context_.state->control)});
+  }
+
+  void evaluate_begin() {
+    FlatOp op;
+    op.op = ops::OpKind::zero;
+    op.args = {{context_.state->eval_sums, DType::f64, 0, 2}};
+    emit_ops("zero", {op}, {writes(context_.state->eval_sums)});
+  }
+
+  void evaluate_end() {
+    const State& state = *context_.state;
+    emit_sum(state.eval_sums, state.eval_world_sums, 2);
+    const Span host{state.eval_host, DType::f64, 0, 2};
+    emit_copy(StreamKind::copy_out, host, {state.eval_world_sums, DType::f64, 0, 2},
+              {reads(state.eval_world_sums), writes(state.eval_host)});
+    emit_port(StreamKind::copy_out, {PortKind::eval_sums, host, -1, Plane::master, 0},
+              {reads(state.eval_host)});
+  }
+
+  void load() {
+    make_tiles();
+    constant(ConstantKind::schedule, context_.state->schedule, DType::f64);
+    constant(ConstantKind::rope_table, context_.state->rope_table, DType::f32);
+    load_control();
+    for (int g = 0; g < num_groups(); ++g) {
+      for (Plane plane : planes(g)) {
+        for_tiles(slice_begin(g), slice_begin(g) + context_.group(g).slice,
+                  [&](int64_t begin, int64_t end) { load_tile(g, plane, begin, end); });
+      }
+      if (data_ranks() > 1) spread(g);
+    }
+  }
+
+  void save() {
+    make_tiles();
+    for (int g = 0; g < num_groups(); ++g) {
+      for (Plane plane : planes(g)) save_plane(g, plane);
+    }
+  }
+
+  void gradients() {
+    make_tiles();
+    for (int g = 0; g < num_groups(); ++g) {
+      if (context_.group_state(g).gradient >= 0) save_plane(g, Plane::gradient);
+    }
+  }
+
+  void export_weights() {
+    make_tiles();
+    for (int g = 0; g < num_groups(); ++g) {
+      const GroupState& s = context_.group_state(g);
+      int32_t source = s.value;
+      if (!s.value_whole) {
+        source = weight_slot(g);
+        emit_transfer(CommKind::all_gather, context_.compute, {gather_to_slot(g)},
+                      {reads(s.value), acquired(writes(source))}, true, context_.group(g).unit, -1);
+      }
+      for_tiles(0, context_.group(g).size, [&](int64_t begin, int64_t end) {
+        if (context_.sharding->data_rank == 0) export_tile(g, source, begin, end);
+      });
+      if (!s.value_whole) release_slot(source);
+    }
+  }
+
+ private:
+  int num_groups() const { return static_cast<int>(context_.groups->groups.size()); }
+  Span control() const { return {context_.state->control, DType::f64, 0, ops::kControlSize}; }
+
+  std::vector<Plane> planes(int g) const {
+    if (context_.group_state(g).exp_avg < 0) return {Plane::master};
+    return {Plane::master, Plane::exp_avg, Plane::exp_avg_sq};
+  }
+
+  int32_t plane_buffer(int g, Plane plane) const {
+    const GroupState& s = context_.group_state(g);
+    if (plane == Plane::gradient) return s.gradient;
+    return plane == Plane::exp_avg ? s.exp_avg : s.exp_avg_sq;
+  }
+
+  void save_plane(int g, Plane plane) {
+    for_tiles(slice_begin(g), slice_begin(g) + context_.group(g).slice,
+              [&](int64_t begin, int64_t end) { save_tile(g, plane, begin, end); });
+  }
+
+  void make_tiles() {
+    int64_t largest = ops::kControlSize * 2;
+    for (const auto& group : context_.groups->groups) largest = std::max(largest, group.size);
+    tile_ = std::min(kTile, largest);
+    for (int i = 0; i < 2; ++i) {
+      host_[i] = emitter_.add_buffer(fmt::format("tile.host.{}", i), Owner::staging, Space::pinned,
+                                     tile_ * 4);
+      here_[i] =
+          emitter_.add_buffer(fmt::format("tile.{}", i), Owner::staging, Space::device, tile_ * 4);
+    }
+  }
+
+  template <typename Visit>
+  void for_tiles(int64_t begin, int64_t end, const Visit& visit) {
+    for (int64_t at = begin; at < end; at += tile_) visit(at, std::min(end, at + tile_));
+  }
+
+  /// Two tiles take turns, so that files and device work at the same time.
+  size_t next_tile() { return tile_turn_++ % 2; }
+
+  void constant(ConstantKind which, int32_t buffer, DType dtype) {
+    const int64_t total = program_.buffers[static_cast<size_t>(buffer)].bytes / size_of(dtype);
+    const int64_t per_tile = tile_ * 4 / size_of(dtype);
+    for (int64_t at = 0; at < total; at += per_tile) {
+      const int64_t count = std::min(per_tile, total - at);
+      const size_t t = next_tile();
+      const Span host{host_[t], dtype, 0, count};
+      Port port{PortKind::constants, host, static_cast<int32_t>(which), Plane::master, at};
+      emit_port(StreamKind::copy_in, port, {acquired(writes(host_[t]))});
+      emit_copy(StreamKind::copy_in, {buffer, dtype, at * size_of(dtype), count}, host,
+                {released(reads(host_[t])), updates(buffer)});
+    }
+  }
+
+  void load_control() {
+    const size_t t = next_tile();
+    const Span host{host_[t], DType::f64, 0, ops::kControlSize};
+    emit_port(
+        StreamKind::copy_in,
+        {PortKind::constants, host, static_cast<int32_t>(ConstantKind::control), Plane::master, 0},
+        {acquired(writes(host_[t]))});
+    emit_copy(StreamKind::copy_in, control(), host,
+              {released(reads(host_[t])), writes(context_.state->control)});
+  }
+
+  void load_tile(int g, Plane plane, int64_t begin, int64_t end) {
+    const GroupState& s = context_.group_state(g);
+    const size_t t = next_tile();
+    const Span host{host_[t], DType::f32, 0, end - begin};
+    emit_port(StreamKind::copy_in, {PortKind::load, host, g, plane, begin},
+              {acquired(writes(host_[t]))});
+    if (plane != Plane::master) {
+      const int32_t buffer = plane_buffer(g, plane);
+      emit_copy(StreamKind::copy_in,
+                plane_span(g, buffer, s.optimizer_whole, DType::f32, begin, end), host,
+                {released(reads(host_[t])), updates(buffer)});
+      return;
+    }
+    const Span here{here_[t], DType::f32, 0, end - begin};
+    emit_copy(StreamKind::copy_in, here, host,
+              {released(reads(host_[t])), acquired(writes(here_[t]))});
+    emit_ops("import", {master_op(ops::OpKind::import_master, g, here, begin, end)},
+             {released(reads(here_[t])), updates(s.value), updates(s.remainder)},
+             context_.group(g).unit);
+  }
+
+  FlatOp master_op(ops::OpKind kind, int g, const Span& tile, int64_t begin, int64_t end) const {
+    const GroupState& s = context_.group_state(g);
+    const Span value = value_span(g, begin, end);
+    const Span remainder = plane_span(g, s.remainder, s.optimizer_whole, DType::i16, begin, end);
+    FlatOp op;
+    op.op = kind;
+    op.dtype = context_.compute;
+    if (kind == ops::OpKind::import_master) {
+      op.args = {value, remainder, tile};
+    } else {
+      op.args = {tile, value, remainder};
+    }
+    return op;
+  }
+
+  void gather_plane(int g, int32_t buffer, DType dtype) {
+    if (buffer < 0) return;
+    emit_transfer(CommKind::all_gather, dtype, {gather_in_place(g, buffer, dtype)},
+                  {updates(buffer)}, true, context_.group(g).unit, -1);
+  }
+
+  /// After the owners loaded their slices: planes that persist whole become whole.
+  void spread(int g) {
+    const GroupState& s = context_.group_state(g);
+    if (s.value_whole) gather_plane(g, s.value, context_.compute);
+    if (!s.optimizer_whole) return;
+    gather_plane(g, s.remainder, DType::i16);
+    gather_plane(g, s.exp_avg, DType::f32);
+    gather_plane(g, s.exp_avg_sq, DType::f32);
+  }
+
+  void save_tile(int g, Plane plane, int64_t begin, int64_t end) {
+    const GroupState& s = context_.group_state(g);
+    const size_t t = next_tile();
+    const Span host{host_[t], DType::f32, 0, end - begin};
+    if (plane == Plane::master) {
+      const Span here{here_[t], DType::f32, 0, end - begin};
+      emit_ops("export", {master_op(ops::OpKind::export_master, g, here, begin, end)},
+               {acquired(writes(here_[t])), reads(s.value), reads(s.remainder)},
+               context_.group(g).unit);
+      emit_copy(StreamKind::copy_out, host, here,
+                {acquired(writes(host_[t])), released(reads(here_[t]))});
+    } else {
+      const int32_t buffer = plane_buffer(g, plane);
+      const bool whole = plane == Plane::gradient ? s.gradient_whole : s.optimizer_whole;
+      emit_copy(StreamKind::copy_out, host, plane_span(g, buffer, whole, DType::f32, begin, end),
+                {acquired(writes(host_[t])), reads(buffer)});
+    }
+    emit_port(StreamKind::copy_out, {PortKind::save, host, g, plane, begin},
+              {released(reads(host_[t]))});
+  }
+
+  void export_tile(int g, int32_t source, int64_t begin, int64_t end) {
+    const size_t t = next_tile();
+    const Span host{host_[t], context_.compute, 0, end - begin};
+    emit_copy(StreamKind::copy_out, host,
+              {source, context_.compute, begin * size_of(context_.compute), end - begin},
+              {acquired(writes(host_[t])), reads(source)});
+    emit_port(StreamKind::copy_out, {PortKind::export_weights, host, g, Plane::master, begin},
+              {released(reads(host_[t]))});
+  }
+
+  /// Ends a slot's life where no reader did: an empty list of operations on compute.
+  void release_slot(int32_t slot) {
+    Entry entry;
+    entry.kind = EntryKind::ops;
+    entry.item = 0;
+    entry.count = 0;
+    entry.what = "release";
+    emitter_.emit(std::move(entry), {released(updates(slot))});
+  }
+
+  int64_t tile_ = 0;
+  size_t tile_turn_ = 0;
+  int32_t host_[2] = {-1, -1};
+  int32_t here_[2] = {-1, -1};
+};
+
+template <void (HostWriter::*Write)()>
+Program written(const LoweringContext& context, std::string name) {
+  HostWriter writer(context, std::move(name));
+  (writer.*Write)();
+  return writer.finish();
+}
+
+}  // namespace
+
+Program lower_flush(const LoweringContext& context) {
+  return written<&HostWriter::flush>(context, "flush");
+}
+Program lower_evaluate_begin(const LoweringContext& context) {
+  return written<&HostWriter::evaluate_begin>(context, "evaluate_begin");
+}
+Program lower_evaluate_end(const LoweringContext& context) {
+  return written<&HostWriter::evaluate_end>(context, "evaluate_end");
+}
+Program lower_load(const LoweringContext& context) {
+  return written<&HostWriter::load>(context, "load");
+}
+Program lower_save(const LoweringContext& context) {
+  return written<&HostWriter::save>(context, "save");
+}
+Program lower_gradients(const LoweringContext& context) {
+  return written<&HostWriter::gradients>(context, "gradients");
+}
+Program lower_export(const LoweringContext& context) {
+  return written<&HostWriter::export_weights>(context, "export");
+}
+
+}  // namespace trireme::plan

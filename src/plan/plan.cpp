@@ -1,0 +1,269 @@
+#include "plan/plan.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/error.h"
+#include "base/hash.h"
+#include "base/math.h"
+#include "plan/placement.h"
+#include "plan/print.h"
+#include "plan/verify.h"
+
+namespace trireme::plan {
+
+namespace {
+
+using config::Recompute;
+using config::RunConfig;
+using model::ModelGraph;
+
+/// Parameters of the largest unit that repeats (a block), else of the largest unit.
+int64_t unit_elements(const ModelGraph& model) {
+  std::vector<int64_t> by_kind(model.kinds.size(), 0);
+  std::vector<int> members(model.kinds.size(), 0);
+  for (const model::Unit& unit : model.units) {
+    int64_t size = 0;
+    for (const auto& slot : unit.parameters) {
+      for (int id : slot) size += model.parameters[static_cast<size_t>(id)].size();
+    }
+    by_kind[static_cast<size_t>(unit.kind)] = size;
+    ++members[static_cast<size_t>(unit.kind)];
+  }
+  int64_t best = 0;
+  for (size_t k = 0; k < by_kind.size(); ++k) {
+    if (members[k] > 1) best = std::max(best, by_kind[k]);
+  }
+  return best > 0 ? best : *std::max_element(by_kind.begin(), by_kind.end());
+}
+
+/// Tokens per chunk of the loss: logits of a chunk stay near 128 MiB, a matrix product still has
+/// enough rows to run at speed.
+int64_t loss_chunk(const ModelGraph& model, const ops::Extent& capacity) {
+  constexpr int64_t kLogitsBytes = int64_t{128} << 20;
+  constexpr int64_t kFewestRows = 256;
+  const int64_t rows = kLogitsBytes / (4 * model.dims[model::Dim::vocab]);
+  const int64_t chunk = std::max(kFewestRows, rows / 64 * 64);
+  return std::max<int64_t>(1, std::min(chunk, capacity.tokens));
+}
+
+class Planner {
+ public:
+  explicit Planner(const PlanRequest& request) : request_(request), config_(*request.config) {}
+
+  Plan run() {
+    plan_.model = *request_.model;
+    plan_.capacity = request_.capacity;
+    plan_.rope_positions = request_.rope_positions;
+    plan_.compute = config_.bf16 ? DType::bf16 : DType::f32;
+    plan_.sharding =
+        resolve_sharding(config_, plan_.model, request_.data_ranks, request_.data_rank);
+    plan_.groups =
+        make_groups(plan_.model, request_.data_ranks,
+                    plan_.sharding.stage == 3 ? plan_.sharding.persistence_threshold : -1);
+    plan_.state = make_state({&plan_.model, &plan_.groups, &plan_.sharding, plan_.compute,
+                              config_.optim, request_.schedule_entries, request_.rope_positions});
+    fill_context();
+    lower();
+    place();
+    verify();
+    plan_.hash = hash();
+    return std::move(plan_);
+  }
+
+ private:
+  void fill_context() {
+    context_.model = &plan_.model;
+    context_.groups = &plan_.groups;
+    context_.sharding = &plan_.sharding;
+    context_.state = &plan_.state;
+    context_.compute = plan_.compute;
+    context_.optimizer = config_.optim;
+    context_.optimizer_attributes.beta1 = config_.adam_beta1;
+    context_.optimizer_attributes.beta2 = config_.adam_beta2;
+    context_.optimizer_attributes.eps = config_.adam_epsilon;
+    context_.optimizer_attributes.weight_decay = config_.weight_decay;
+    context_.optimizer_attributes.max_grad_norm = config_.max_grad_norm;
+    context_.capacity = plan_.capacity;
+    context_.op_sizing = request_.op_sizing;
+    context_.comm_sizing = request_.comm_sizing;
+    make_variants();
+  }
+
+  std::vector<bool> trainable_slots(const model::Unit& unit) const {
+    std::vector<bool> flags;
+    for (const auto& slot : unit.parameters) {
+      flags.push_back(plan_.model.parameters[static_cast<size_t>(slot[0])].trainable);
+    }
+    return flags;
+  }
+
+  /// Units that run the same phases share a variant.
+  void make_variants() {
+    int64_t blocks = plan_.model.num_units() - 2;
+    const auto levels = recompute_levels(config_, std::max<int64_t>(blocks, 0));
+    struct Key {
+      int kind;
+      std::vector<bool> trainable;
+      bool backward;
+      bool input_gradient;
+      Recompute level;
+      auto operator<=>(const Key&) const = default;
+    };
+    std::map<Key, int> known;
+    bool upstream = false;  // something trainable before this unit
+    for (int u = 0; u < plan_.model.num_units(); ++u) {
+      const model::Unit& unit = plan_.model.units[static_cast<size_t>(u)];
+      Key key{unit.kind, trainable_slots(unit), false, upstream, Recompute::none};
+      upstream |= std::count(key.trainable.begin(), key.trainable.end(), true) > 0;
+      key.backward = upstream;
+      if (u >= 1 && u <= blocks) key.level = levels[static_cast<size_t>(u) - 1];
+      const auto [at, fresh] = known.try_emplace(key, static_cast<int>(context_.variants.size()));
+      if (fresh) {
+        PhaseRequest phase{
+            &plan_.model,      key.kind,           key.trainable,
+            key.backward,      key.input_gradient, key.level,
+            plan_.compute,     plan_.capacity,     loss_chunk(plan_.model, plan_.capacity),
+            request_.op_sizing};
+        context_.variants.push_back(build_phases(phase));
+      }
+      context_.variant_of_unit.push_back(at->second);
+    }
+    if (!upstream) throw ConfigError("trainable", "nothing", "at least one tensor must be trained");
+  }
+
+  void lower() {
+    for (int accumulation : request_.accumulations) {
+      plan_.train.emplace(accumulation, lower_train(context_, accumulation));
+    }
+    plan_.flush = lower_flush(context_);
+    if (request_.evaluates) {
+      plan_.evaluate_begin = lower_evaluate_begin(context_);
+      plan_.evaluate = lower_evaluate(context_);
+      plan_.evaluate_end = lower_evaluate_end(context_);
+    }
+    plan_.load = lower_load(context_);
+    plan_.save = lower_save(context_);
+    plan_.gradients = lower_gradients(context_);
+    plan_.export_weights = lower_export(context_);
+  }
+
+  void place() {
+    std::vector<Program*> all;
+    for (const Program* program : plan_.programs()) all.push_back(const_cast<Program*>(program));
+    plan_.arenas = place_buffers(all);
+  }
+
+  void verify() const {
+    for (const Program* program : plan_.programs()) {
+      const auto fault = find_fault(*program, plan_.arenas);
+      check(!fault, "{}", fault.value_or(""));
+    }
+  }
+
+  uint64_t hash() const {
+    std::string text = fmt::format("arenas {} {}\n", plan_.arenas[0], plan_.arenas[1]);
+    for (const Program* program : plan_.programs()) {
+      if (program == &plan_.export_weights) continue;  // only data rank 0 hands weights out
+      text += print_program(*program, plan_.model, {.addresses = true});
+    }
+    return hash64(text);
+  }
+
+  const PlanRequest& request_;
+  const RunConfig& config_;
+  Plan plan_;
+  LoweringContext context_;
+};
+
+}  // namespace
+
+std::vector<const Program*> Plan::programs() const {
+  std::vector<const Program*> all;
+  for (const auto& [accumulation, program] : train) all.push_back(&program);
+  all.push_back(&flush);
+  if (!evaluate.schedule.empty()) {
+    all.insert(all.end(), {&evaluate_begin, &evaluate, &evaluate_end});
+  }
+  all.insert(all.end(), {&load, &save, &gradients, &export_weights});
+  return all;
+}
+
+Plan make_plan(const PlanRequest& request) { return Planner(request).run(); }
+
+Sharding resolve_sharding(const RunConfig& config, const ModelGraph& model, int64_t data_ranks,
+                          int64_t data_rank) {
+  const config::ZeroConfig& zero = config.zero;
+  const int64_t unit = unit_elements(model);
+  Sharding sharding;
+  sharding.stage = zero.stage;
+  sharding.data_ranks = data_ranks;
+  sharding.data_rank = data_rank;
+  sharding.reduce_each_micro_batch = config.reduce_at == config::ReduceAt::automatic
+                                         ? zero.stage >= 2
+                                         : config.reduce_at == config::ReduceAt::micro;
+  sharding.overlap = zero.overlap_comm;
+  if (zero.max_live_parameters) {
+    sharding.weight_slots = std::max<int64_t>(1, ceil_div(*zero.max_live_parameters, unit));
+  }
+  if (zero.prefetch_bucket_size) sharding.prefetch = ceil_div(*zero.prefetch_bucket_size, unit);
+  sharding.reuse_distance = zero.max_reuse_distance;
+  sharding.optimizer_tile = zero.sub_group_size;
+  sharding.persistence_threshold = zero.param_persistence_threshold;
+  return sharding;
+}
+
+std::vector<Recompute> recompute_levels(const RunConfig& config, int64_t num_blocks) {
+  std::vector<Recompute> levels(static_cast<size_t>(num_blocks), Recompute::none);
+  if (config.recompute.empty()) {
+    if (config.gradient_checkpointing) std::fill(levels.begin(), levels.end(), Recompute::block);
+    return levels;
+  }
+  int64_t at = 0;
+  for (const config::RecomputeSpan& span : config.recompute) {
+    const int64_t count = span.blocks < 0 ? num_blocks - at : span.blocks;
+    if (at + count > num_blocks) {
+      throw ConfigError("recompute", std::to_string(at + count) + " blocks",
+                        fmt::format("the model has {} blocks; name at most that many", num_blocks));
+    }
+    std::fill_n(levels.begin() + at, count, span.level);
+    at += count;
+  }
+  return levels;
+}
+
+std::vector<MemoryRow> memory_table(const Plan& plan) {
+  std::vector<MemoryRow> rows;
+  for (int s = 0; s < device::kNumSpaces; ++s) {
+    const auto space = static_cast<Space>(s);
+    std::array<int64_t, kNumOwners> bytes{};
+    for (const Buffer& buffer : plan.state.buffers) {
+      if (buffer.space == space) {
+        bytes[static_cast<size_t>(buffer.owner)] += round_up(buffer.bytes, 256);
+      }
+    }
+    const Program* largest = nullptr;
+    Peak peak;
+    for (const Program* program : plan.programs()) {
+      Peak candidate = find_peak(*program, space);
+      if (largest == nullptr || candidate.live_bytes > peak.live_bytes) {
+        largest = program;
+        peak = std::move(candidate);
+      }
+    }
+    for (int32_t b : peak.buffers) {
+      const Buffer& buffer = largest->buffers[static_cast<size_t>(b)];
+      bytes[static_cast<size_t>(buffer.owner)] += buffer.bytes;
+    }
+    int64_t rest = plan.arenas[static_cast<size_t>(s)];
+    for (int o = 0; o < kNumOwners; ++o) {
+      const int64_t owned = bytes[static_cast<size_t>(o)];
+      rest -= owned;
+      if (owned > 0) rows.push_back({std::string(name_of(static_cast<Owner>(o))), space, owned});
+    }
+    if (rest > 0) rows.push_back({"alignment and packing", space, rest});
+  }
+  return rows;
+}
+
+}  // namespace trireme::plan

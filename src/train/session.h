@@ -1,0 +1,119 @@
+// One rank's plan, device and arenas, and the verbs a run is made of.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "comm/comm.h"
+#include "device/device.h"
+#include "exec/executor.h"
+#include "ops/control.h"
+#include "plan/plan.h"
+
+namespace trireme::train {
+
+/// Where a run's state comes from: random weights, a model folder or a checkpoint.
+/// Called on a stream's thread, one call at a time.
+class StateSource {
+ public:
+  virtual ~StateSource() = default;
+  /// Fills a box of a tensor's plane, dense and row-major.
+  virtual void read(const model::Parameter& parameter, plan::Plane plane, const mesh::Box& box,
+                    float* out) = 0;
+  /// Fills the control block (ops/control.h); all zeros for a fresh run.
+  virtual void read_control(std::span<double> control) = 0;
+};
+
+/// Receives this rank's boxes of every plane. Called on a stream's thread, one call at a time.
+class StateSink {
+ public:
+  virtual ~StateSink() = default;
+  virtual void write(const model::Parameter& parameter, plan::Plane plane, const mesh::Box& box,
+                     const float* data) = 0;
+};
+
+/// Receives the whole model on data rank 0, in the order of the groups: boxes of one tensor in
+/// element order. `data` is f32 or bf16, as trained.
+class WeightSink {
+ public:
+  virtual ~WeightSink() = default;
+  virtual void write(const model::Parameter& parameter, const mesh::Box& box, DType dtype,
+                     const std::byte* data) = 0;
+};
+
+/// Fills the descriptor of a micro-batch; called on the copy_in stream's thread.
+using FillBatch = std::function<void(int64_t step, int64_t micro_batch,
+                                     const ops::BatchLayout& layout, int32_t* out)>;
+
+/// The control block after a step.
+using ControlValues = std::array<double, ops::kControlSize>;
+inline double value(const ControlValues& control, ops::Control field) {
+  return control[static_cast<size_t>(ops::index(field))];
+}
+
+struct EvalSums {
+  double loss = 0;
+  double tokens = 0;
+};
+
+struct SessionOptions {
+  std::vector<double> schedule;  // learning rates, as many as the plan has entries
+  FillBatch fill_train;          // by step and micro-batch
+  FillBatch fill_evaluation;     // its micro-batches count as steps of one
+  bool poison = false;
+};
+
+/// All methods belong to one host thread and throw what went wrong on the device or on the wire.
+class Session final : private exec::PortHandler {
+ public:
+  /// Collective over the world. Everything borrowed outlives the session.
+  Session(plan::Plan plan, device::Device& device, comm::Communicator& communicator,
+          SessionOptions options);
+
+  const plan::Plan& plan() const { return plan_; }
+
+  /// Fills every plane. Blocks.
+  void load(StateSource& source);
+  /// Enqueues a step; `extents` has one entry a micro-batch. Returns before it is done.
+  exec::Ticket step(int64_t step, std::span<const ops::Extent> extents);
+  /// Blocks until that step is done; what it decided. At most two steps may run ahead.
+  ControlValues wait(exec::Ticket ticket, int64_t step);
+  /// Applies a pending update. Blocks. Called before save, export and evaluate.
+  void flush();
+  /// Sums over the world of micro-batches 0..n-1. Blocks.
+  EvalSums evaluate(std::span<const ops::Extent> extents);
+  /// Hands out this rank's boxes. Blocks.
+  void save(StateSink& sink);
+  /// Hands out this rank's boxes of the last step's gradient sums (Plane::gradient), undivided.
+  /// Blocks.
+  void read_gradients(StateSink& sink);
+  /// Hands out the model on data rank 0; the other ranks only take part. Blocks.
+  void export_weights(WeightSink& sink);
+
+ private:
+  void handle(const plan::Port& port, std::byte* data, int64_t run, int32_t micro_batch) override;
+  void fill_constant(const plan::Port& port, std::byte* data);
+  std::vector<plan::HeldBox> boxes_of(const plan::Port& port) const;
+  void load_tile(const plan::Port& port, float* data);
+  void export_tile(const plan::Port& port, std::byte* data);
+
+  static constexpr size_t kStepsKept = 4;
+
+  plan::Plan plan_;
+  SessionOptions options_;
+  std::vector<float> rope_table_;
+
+  // What the ports use while a program runs.
+  StateSource* source_ = nullptr;
+  StateSink* sink_ = nullptr;
+  WeightSink* weights_ = nullptr;
+  bool evaluating_ = false;  // written while no program runs
+  std::array<ControlValues, kStepsKept> controls_{};
+  EvalSums eval_sums_{};
+  exec::Executor executor_;
+};
+
+}  // namespace trireme::train

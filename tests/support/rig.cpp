@@ -1,0 +1,285 @@
+#include "support/rig.h"
+
+#include <cmath>
+#include <exception>
+#include <limits>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "base/random.h"
+#include "config/schedule.h"
+#include "cpu/communicator_calls.h"
+#include "cpu/inproc.h"
+#include "cpu/op_table.h"
+#include "data/batch_source.h"
+#include "plan/plan.h"
+#include "train/state_sources.h"
+
+namespace trireme::testing {
+
+namespace {
+
+constexpr int64_t kPadMultiple = 16;
+
+/// Assembles whole tensors from the boxes of all ranks.
+class Collector final : public train::StateSink, public train::WeightSink {
+ public:
+  Collector(Tensors& masters, Tensors& exp_avg, Tensors& exp_avg_sq, Tensors& gradients,
+            std::mutex& mutex)
+      : planes_{&masters, &exp_avg, &exp_avg_sq, &gradients}, mutex_(mutex) {}
+
+  void write(const model::Parameter& parameter, plan::Plane plane, const mesh::Box& box,
+             const float* data) override {
+    put(*planes_[static_cast<size_t>(plane)], parameter, box, [&](int64_t i) { return data[i]; });
+  }
+  void write(const model::Parameter& parameter, const mesh::Box& box, DType dtype,
+             const std::byte* data) override {
+    put(*planes_[0], parameter, box, [&](int64_t i) {
+      if (dtype == DType::f32) return reinterpret_cast<const float*>(data)[i];
+      return f32_from_bf16(reinterpret_cast<const uint16_t*>(data)[i]);
+    });
+  }
+
+ private:
+  template <typename Read>
+  void put(Tensors& tensors, const model::Parameter& parameter, const mesh::Box& box,
+           const Read& read) {
+    const std::lock_guard lock(mutex_);
+    std::vector<float>& whole = tensors[parameter.name];
+    whole.resize(static_cast<size_t>(parameter.size()), std::numeric_limits<float>::quiet_NaN());
+    for (const mesh::Run& run : mesh::copy_runs(box, mesh::whole(parameter.shape))) {
+      for (int64_t i = 0; i < run.count; ++i) {
+        whole[static_cast<size_t>(run.to + i)] = read(run.from + i);
+      }
+    }
+  }
+
+  std::array<Tensors*, 4> planes_;
+  std::mutex& mutex_;
+};
+
+data::StepPlan step_plan(const RigOptions& o) {
+  data::StepPlanOptions options;
+  options.num_samples = o.dataset->size();
+  options.batch_size = o.config.per_device_train_batch_size;
+  options.num_ranks = o.ranks;
+  options.accumulation_steps = o.config.gradient_accumulation_steps;
+  options.num_epochs = o.config.num_train_epochs;
+  options.max_steps = o.config.max_steps;
+  options.shuffle = o.config.train_sampling_strategy == config::Sampling::random;
+  options.seed = o.config.data_seed.value_or(o.config.seed);
+  options.even_batches = o.config.even_batches;
+  return data::StepPlan(options);
+}
+
+/// What the ranks of one run have in common.
+struct Shared {
+  RigResult result;
+  std::mutex mutex;
+  int ranks_with_gradients = 0;
+};
+
+class RankRun {
+ public:
+  RankRun(const RigOptions& o, Shared& shared, int rank, comm::Communicator& communicator)
+      : o_(o),
+        shared_(shared),
+        result_(shared.result),
+        mutex_(shared.mutex),
+        rank_(rank),
+        source_(*o.dataset, step_plan(o), rank, kPadMultiple),
+        ops_(o.num_threads),
+        device_([this](device::StreamKind, const ops::OpCall& call) { cpu::run(call, ops_); },
+                communicator, o.device),
+        session_(make_plan(), device_, communicator, session_options()) {}
+
+  void run() {
+    auto source = o_.source();
+    session_.load(*source);
+    const int64_t total = o_.steps > 0 ? o_.steps : source_.plan().total_steps();
+    for (int64_t s = 0; s < total; ++s) {
+      if (o_.before_step) o_.before_step(session_, rank_, s);
+      const train::ControlValues values = session_.wait(session_.step(s, extents(s)), s);
+      record(s, values);
+      if (s == 0 && o_.gradients) collect_gradients(values);
+    }
+    session_.flush();
+    if (o_.final_state) collect_state();
+    const std::lock_guard lock(mutex_);
+    result_.planned = session_.plan().arenas;
+    for (int i = 0; i < device::kNumSpaces; ++i) {
+      result_.allocated[static_cast<size_t>(i)] = device_.allocated(static_cast<device::Space>(i));
+    }
+  }
+
+ private:
+  plan::Plan make_plan() {
+    plan::PlanRequest request;
+    const int64_t steps = source_.plan().total_steps();
+    request.config = &o_.config;
+    request.model = &o_.model;
+    request.data_ranks = o_.ranks;
+    request.data_rank = rank_;
+    request.capacity = source_.capacity();
+    request.rope_positions = std::max<int64_t>(request.capacity.longest, 1);
+    request.schedule_entries = steps + 1;
+    std::set<int> accumulations;
+    for (int64_t s = 0; s < steps; ++s) {
+      accumulations.insert(static_cast<int>(source_.plan().at(s).num_micro_batches));
+    }
+    request.accumulations.assign(accumulations.begin(), accumulations.end());
+    request.evaluates = true;
+    const cpu::OpSizing op_sizing(o_.num_threads);
+    const cpu::CommSizing comm_sizing;
+    request.op_sizing = &op_sizing;
+    request.comm_sizing = &comm_sizing;
+    return plan::make_plan(request);
+  }
+
+  train::SessionOptions session_options() {
+    train::SessionOptions options;
+    options.schedule = config::schedule_table(o_.config, source_.plan().total_steps());
+    options.fill_train = [this](int64_t step, int64_t micro_batch, const ops::BatchLayout& layout,
+                                int32_t* out) { source_.fill(step, micro_batch, layout, out); };
+    options.fill_evaluation = [this](int64_t step, int64_t, const ops::BatchLayout& layout,
+                                     int32_t* out) { source_.fill(0, step, layout, out); };
+    options.poison = o_.config.debug_poison;
+    return options;
+  }
+
+  std::vector<ops::Extent> extents(int64_t step) {
+    std::vector<ops::Extent> found;
+    for (int64_t m = 0; m < source_.plan().at(step).num_micro_batches; ++m) {
+      found.push_back(source_.extent(step, m));
+    }
+    return found;
+  }
+
+  void record(int64_t step, const train::ControlValues& values) {
+    const std::lock_guard lock(mutex_);
+    if (result_.steps.size() <= static_cast<size_t>(step)) result_.steps.push_back(values);
+    const auto& known = result_.steps[static_cast<size_t>(step)];
+    for (size_t i = 0; i < values.size(); ++i) {
+      const bool same = known[i] == values[i] || (std::isnan(known[i]) && std::isnan(values[i]));
+      check(same, "rank {} step {}: control {} is {}, another rank has {}", rank_, step, i,
+            values[i], known[i]);
+    }
+  }
+
+  void collect_gradients(const train::ControlValues& values) {
+    Collector collector(result_.masters, result_.exp_avg, result_.exp_avg_sq, result_.gradients,
+                        mutex_);
+    session_.read_gradients(collector);
+    const double inv_tokens = train::value(values, ops::Control::inv_tokens);
+    const std::lock_guard lock(mutex_);
+    if (++shared_.ranks_with_gradients < o_.ranks) return;
+    for (auto& [name, tensor] : result_.gradients) {
+      for (float& g : tensor) g = static_cast<float>(g * inv_tokens);
+    }
+  }
+
+  void collect_state() {
+    Collector collector(result_.masters, result_.exp_avg, result_.exp_avg_sq, result_.gradients,
+                        mutex_);
+    session_.save(collector);
+    Tensors unused;
+    Collector exporter(result_.exported, unused, unused, unused, mutex_);
+    session_.export_weights(exporter);
+  }
+
+  const RigOptions& o_;
+  Shared& shared_;
+  RigResult& result_;
+  std::mutex& mutex_;
+  int rank_;
+  data::BatchSource source_;
+  cpu::OpContext ops_;
+  cpu::Device device_;
+  train::Session session_;
+};
+
+}  // namespace
+
+void on_ranks(int ranks, const std::function<void(int)>& body) {
+  std::mutex mutex;
+  std::exception_ptr first;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        body(rank);
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        if (!first) first = std::current_exception();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  if (first) std::rethrow_exception(first);
+}
+
+RigResult train(const RigOptions& options) {
+  Shared shared;
+  cpu::InProcessWorld world(options.ranks);
+  on_ranks(options.ranks, [&](int rank) {
+    const auto communicator = world.join(rank);
+    RankRun(options, shared, rank, *communicator).run();
+  });
+  return std::move(shared.result);
+}
+
+model::ModelGraph tiny_model(const TinyModel& spec) {
+  model::ModelConfig config;
+  config.family = spec.family;
+  config.hidden_size = spec.hidden;
+  config.num_layers = spec.layers;
+  config.num_heads = spec.heads;
+  config.num_kv_heads = spec.kv_heads;
+  config.head_dim = spec.head_dim;
+  config.intermediate_size = spec.ffn;
+  config.vocab_size = spec.vocab;
+  config.max_position_embeddings = 4096;
+  config.qkv_bias = spec.family == model::Family::qwen2;
+  config.tie_word_embeddings = spec.tied;
+  config.initializer_range = 0.1;
+  return model::build_model(config);
+}
+
+data::Dataset random_dataset(const std::vector<int64_t>& lengths, int64_t vocab, uint64_t seed) {
+  std::vector<std::vector<int32_t>> ids;
+  std::vector<std::vector<int32_t>> labels;
+  uint64_t state = seed * 2 + 1;
+  const auto next = [&] { return state = state * 6364136223846793005u + 1442695040888963407u; };
+  for (int64_t length : lengths) {
+    auto& row = ids.emplace_back();
+    auto& trained = labels.emplace_back();
+    for (int64_t t = 0; t < length; ++t) {
+      row.push_back(static_cast<int32_t>((next() >> 33) % static_cast<uint64_t>(vocab)));
+      trained.push_back((next() >> 33) % 5 == 0 ? -100 : row.back());
+    }
+  }
+  return data::Dataset(ids, labels);
+}
+
+double relative_difference(const Tensors& a, const Tensors& b) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  if (a.size() != b.size()) return kInfinity;
+  double worst = 0;
+  for (const auto& [name, tensor] : b) {
+    const auto other = a.find(name);
+    if (other == a.end() || other->second.size() != tensor.size()) return kInfinity;
+    double difference = 0;
+    double largest = 0;
+    for (size_t i = 0; i < tensor.size(); ++i) {
+      const double d = std::abs(double{other->second[i]} - tensor[i]);
+      if (!(d <= kInfinity)) return kInfinity;
+      difference = std::max(difference, d);
+      largest = std::max(largest, std::abs(double{tensor[i]}));
+    }
+    worst = std::max(worst, difference / std::max(largest, 1e-30));
+  }
+  return worst;
+}
+
+}  // namespace trireme::testing
