@@ -61,7 +61,7 @@ std::string over_kinds(const ParsedPattern& pattern, const std::map<Signature, i
       text += item.syntax;
     } else if (const std::string& members = classes[static_cast<size_t>(item.set)];
                members.empty()) {
-      text += "(?!)";  // an empty class never matches
+      text += "[^\\x00-\\xff]";  // matches nothing
     } else {
       text += '[' + members + ']';
     }
