@@ -190,14 +190,9 @@ void SocketMesh::greet(Fd fd) {
 
 /// Accepts until the connection of `from` for `group` is there; keeps those of later groups.
 void SocketMesh::accept_until(int group, int from) {
-  struct Stranger {
-    Fd fd;
-    Clock::time_point deadline;
-  };
-  std::vector<Stranger> strangers;
   while (accepted_.find({group, from}) == accepted_.end()) {
     std::vector<pollfd> entries{{local_listener_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
-    for (const Stranger& s : strangers) entries.push_back({s.fd.get(), POLLIN, 0});
+    for (const Stranger& s : strangers_) entries.push_back({s.fd.get(), POLLIN, 0});
     const auto wake = std::min(deadline_, Clock::now() + kGreetingTime);
     if (poll(entries.data(), entries.size(), store::poll_timeout(wake)) < 0 && errno != EINTR) {
       throw_errno("poll", "listening sockets");
@@ -207,20 +202,20 @@ void SocketMesh::accept_until(int group, int from) {
                                   timeout_.count()));
     }
     std::vector<Stranger> waiting;
-    for (size_t k = 0; k < strangers.size(); ++k) {
+    for (size_t k = 0; k < strangers_.size(); ++k) {
       if (entries[k + 2].revents != 0) {
-        greet(std::move(strangers[k].fd));
-      } else if (Clock::now() < strangers[k].deadline) {
-        waiting.push_back(std::move(strangers[k]));
+        greet(std::move(strangers_[k].fd));
+      } else if (Clock::now() < strangers_[k].deadline) {
+        waiting.push_back(std::move(strangers_[k]));
       }
     }
-    strangers = std::move(waiting);
+    strangers_ = std::move(waiting);
     for (const size_t k : {0, 1}) {
       if (entries[k].revents == 0) continue;
       Fd fd(accept4(entries[k].fd, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (!fd.valid()) continue;
-      if (strangers.size() >= kMaxStrangers) strangers.erase(strangers.begin());
-      strangers.push_back({std::move(fd), Clock::now() + kGreetingTime});
+      if (strangers_.size() >= kMaxStrangers) strangers_.erase(strangers_.begin());
+      strangers_.push_back({std::move(fd), Clock::now() + kGreetingTime});
     }
   }
 }

@@ -36,6 +36,10 @@ class SocketMesh {
     store::Digest nonce{};
   };
   struct Hello;
+  struct Stranger {
+    store::Fd fd;
+    store::Clock::time_point deadline;
+  };
 
   void exchange_addresses(comm::Store& store, const std::string& host);
   store::Fd open_to(const Peer& peer) const;
@@ -50,6 +54,7 @@ class SocketMesh {
   std::vector<Peer> peers_;
   store::Fd local_listener_;
   store::Fd listener_;
+  std::vector<Stranger> strangers_;                    // accepted, not greeted yet
   std::map<std::pair<int, int>, store::Fd> accepted_;  // by (group, from)
   store::Clock::time_point deadline_{};
 };
