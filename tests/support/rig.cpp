@@ -1,9 +1,11 @@
 #include "support/rig.h"
 
+#include <atomic>
 #include <cmath>
 #include <exception>
 #include <limits>
 #include <mutex>
+#include <memory>
 #include <set>
 #include <thread>
 
@@ -59,6 +61,10 @@ class Collector final : public train::StateSink, public train::WeightSink {
   std::mutex& mutex_;
 };
 
+data::StepPlan evaluation_plan(const RigOptions& o) {
+  return data::StepPlan(data::evaluation_plan(o.evaluation->size(), 2, o.ranks));
+}
+
 data::StepPlan step_plan(const RigOptions& o) {
   data::StepPlanOptions options;
   options.num_samples = o.dataset->size();
@@ -89,20 +95,25 @@ class RankRun {
         mutex_(shared.mutex),
         rank_(rank),
         source_(*o.dataset, step_plan(o), rank, kPadMultiple),
+        evaluation_(o.evaluation == nullptr
+                        ? nullptr
+                        : std::make_unique<data::BatchSource>(*o.evaluation, evaluation_plan(o),
+                                                              rank, kPadMultiple)),
         ops_(o.num_threads),
-        device_([this](device::StreamKind, const ops::OpCall& call) { cpu::run(call, ops_); },
-                communicator, o.device),
+        device_([this](device::StreamKind, const ops::OpCall& call) { run_op(call); }, communicator,
+                o.device),
         session_(make_plan(), device_, communicator, session_options()) {}
 
   void run() {
     auto source = o_.source();
     session_.load(*source);
     const int64_t total = o_.steps > 0 ? o_.steps : source_.plan().total_steps();
-    for (int64_t s = 0; s < total; ++s) {
+    for (int64_t s = o_.first_step; s < total; ++s) {
+      step_ = s;
       if (o_.before_step) o_.before_step(session_, rank_, s);
       const train::ControlValues values = session_.wait(session_.step(s, extents(s)), s);
       record(s, values);
-      if (s == 0 && o_.gradients) collect_gradients(values);
+      if (s == o_.first_step && o_.gradients) collect_gradients(values);
     }
     session_.flush();
     if (o_.final_state) collect_state();
@@ -114,6 +125,11 @@ class RankRun {
   }
 
  private:
+  void run_op(const ops::OpCall& call) {
+    cpu::run(call, ops_);
+    if (o_.after_op) o_.after_op(rank_, step_, call);
+  }
+
   plan::Plan make_plan() {
     plan::PlanRequest request;
     const int64_t steps = source_.plan().total_steps();
@@ -129,7 +145,14 @@ class RankRun {
       accumulations.insert(static_cast<int>(source_.plan().at(s).num_micro_batches));
     }
     request.accumulations.assign(accumulations.begin(), accumulations.end());
-    request.evaluates = true;
+    request.evaluates = o_.evaluation != nullptr;
+    if (evaluation_) {
+      const ops::Extent& other = evaluation_->capacity();
+      request.capacity.tokens = std::max(request.capacity.tokens, other.tokens);
+      request.capacity.sequences = std::max(request.capacity.sequences, other.sequences);
+      request.capacity.longest = std::max(request.capacity.longest, other.longest);
+      request.rope_positions = request.capacity.longest;
+    }
     const cpu::OpSizing op_sizing(o_.num_threads);
     const cpu::CommSizing comm_sizing;
     request.op_sizing = &op_sizing;
@@ -143,7 +166,7 @@ class RankRun {
     options.fill_train = [this](int64_t step, int64_t micro_batch, const ops::BatchLayout& layout,
                                 int32_t* out) { source_.fill(step, micro_batch, layout, out); };
     options.fill_evaluation = [this](int64_t step, int64_t, const ops::BatchLayout& layout,
-                                     int32_t* out) { source_.fill(0, step, layout, out); };
+                                     int32_t* out) { evaluation_->fill(step, 0, layout, out); };
     options.poison = o_.config.debug_poison;
     return options;
   }
@@ -158,8 +181,11 @@ class RankRun {
 
   void record(int64_t step, const train::ControlValues& values) {
     const std::lock_guard lock(mutex_);
-    if (result_.steps.size() <= static_cast<size_t>(step)) result_.steps.push_back(values);
-    const auto& known = result_.steps[static_cast<size_t>(step)];
+    const auto place = static_cast<size_t>(step - o_.first_step);
+    if (result_.steps.size() <= place) result_.steps.push_back(values);
+    result_.control = values;
+    result_.control[static_cast<size_t>(ops::index(ops::Control::pending))] = 0;  // flushed
+    const auto& known = result_.steps[place];
     for (size_t i = 0; i < values.size(); ++i) {
       const bool same = known[i] == values[i] || (std::isnan(known[i]) && std::isnan(values[i]));
       check(same, "rank {} step {}: control {} is {}, another rank has {}", rank_, step, i,
@@ -193,13 +219,37 @@ class RankRun {
   RigResult& result_;
   std::mutex& mutex_;
   int rank_;
+  std::atomic<int64_t> step_{0};
   data::BatchSource source_;
+  std::unique_ptr<data::BatchSource> evaluation_;
   cpu::OpContext ops_;
   cpu::Device device_;
   train::Session session_;
 };
 
 }  // namespace
+
+void ResultSource::read(const model::Parameter& parameter, plan::Plane plane, const mesh::Box& box,
+                        float* out) {
+  const Tensors& tensors = plane == plan::Plane::master    ? result_.masters
+                           : plane == plan::Plane::exp_avg ? result_.exp_avg
+                                                           : result_.exp_avg_sq;
+  const std::vector<float>& whole = tensors.at(parameter.name);
+  for (const mesh::Run& run : mesh::copy_runs(mesh::whole(parameter.shape), box)) {
+    std::copy_n(whole.begin() + run.from, run.count, out + run.to);
+  }
+}
+
+void ResultSource::read_control(std::span<double> control) {
+  std::copy(result_.control.begin(), result_.control.end(), control.begin());
+}
+
+std::vector<ops::Extent> evaluation_extents(const RigOptions& options, int rank) {
+  data::BatchSource source(*options.evaluation, evaluation_plan(options), rank, kPadMultiple);
+  std::vector<ops::Extent> extents;
+  for (int64_t s = 0; s < source.plan().total_steps(); ++s) extents.push_back(source.extent(s, 0));
+  return extents;
+}
 
 void on_ranks(int ranks, const std::function<void(int)>& body) {
   std::mutex mutex;

@@ -29,18 +29,38 @@ struct RigOptions {
   /// Weights to start from; one per rank, made on the rank's thread.
   std::function<std::unique_ptr<train::StateSource>()> source;
   cpu::DeviceOptions device;
-  /// Called on every rank before a step is enqueued (evaluate, inject, measure, ...).
+  /// Called on every rank before a step is enqueued (evaluate, measure, ...).
   std::function<void(train::Session&, int rank, int64_t step)> before_step;
+  /// Called on a rank's compute thread after each operation of `step`, to break things.
+  std::function<void(int rank, int64_t step, const ops::OpCall& call)> after_op;
+  int64_t first_step = 0;  // the source's state is that of this step
+  const data::Dataset* evaluation = nullptr;  // before_step may evaluate; batches of two samples
 };
 
 struct RigResult {
   std::vector<train::ControlValues> steps;  // rank 0's; every rank's are checked to be equal
   Tensors gradients;                        // of step 0, divided by its trained tokens
   Tensors masters, exp_avg, exp_avg_sq;
-  Tensors exported;  // weights as export_weights gives them
+  Tensors exported;                // weights as export_weights gives them
+  train::ControlValues control{};  // as a checkpoint would keep it
   plan::ArenaBytes planned{};
   std::array<int64_t, device::kNumSpaces> allocated{};
 };
+
+/// Continues from the state that a run ended with.
+class ResultSource final : public train::StateSource {
+ public:
+  explicit ResultSource(const RigResult& result) : result_(result) {}
+  void read(const model::Parameter& parameter, plan::Plane plane, const mesh::Box& box,
+            float* out) override;
+  void read_control(std::span<double> control) override;
+
+ private:
+  const RigResult& result_;
+};
+
+/// What a rank evaluates in before_step.
+std::vector<ops::Extent> evaluation_extents(const RigOptions& options, int rank);
 
 /// Runs the whole training; rethrows the first error of any rank.
 RigResult train(const RigOptions& options);

@@ -1,0 +1,166 @@
+// What must not change a single bit: recomputation, overlap, delays, slots, prefetch, tiles, threads,
+// poisoned memory, and where a micro-batch's gradient is reduced from.
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "support/rig.h"
+#include "train/state_sources.h"
+
+namespace trireme::testing {
+namespace {
+
+using config::Recompute;
+
+const data::Dataset& dataset() {
+  static const data::Dataset made = random_dataset(
+      {5, 19, 1, 30, 12, 7, 22, 3, 16, 16, 2, 9, 11, 28, 4, 6, 13, 21, 8, 10}, 67, 5);
+  return made;
+}
+
+RigOptions base_options(int ranks, int stage, bool bf16) {
+  RigOptions options;
+  options.model = tiny_model({.layers = 5, .tied = true});
+  options.dataset = &dataset();
+  options.ranks = ranks;
+  options.config.learning_rate = 0.01;
+  options.config.weight_decay = 0.1;
+  options.config.num_train_epochs = 2;
+  options.config.per_device_train_batch_size = 2;
+  options.config.gradient_accumulation_steps = 2;
+  options.config.zero.stage = stage;
+  options.config.bf16 = bf16;
+  options.source = [model = options.model] {
+    return std::make_unique<train::RandomSource>(model.config, 1);
+  };
+  return options;
+}
+
+void expect_equal_bits(const Tensors& a, const Tensors& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (const auto& [name, tensor] : a) {
+    const auto& other = b.at(name);
+    ASSERT_EQ(tensor.size(), other.size());
+    EXPECT_EQ(std::memcmp(tensor.data(), other.data(), tensor.size() * sizeof(float)), 0) << name;
+  }
+}
+
+void expect_identical(const RigResult& a, const RigResult& b) {
+  ASSERT_EQ(a.steps.size(), b.steps.size());
+  for (size_t s = 0; s < a.steps.size(); ++s) {
+    EXPECT_EQ(std::memcmp(&a.steps[s], &b.steps[s], sizeof(a.steps[s])), 0) << "step " << s;
+  }
+  expect_equal_bits(a.masters, b.masters);
+  expect_equal_bits(a.exp_avg, b.exp_avg);
+  expect_equal_bits(a.exp_avg_sq, b.exp_avg_sq);
+}
+
+struct Base {
+  int ranks;
+  int stage;
+  bool bf16;
+};
+
+class Identity : public ::testing::TestWithParam<Base> {
+ protected:
+  RigOptions options() const {
+    return base_options(GetParam().ranks, GetParam().stage, GetParam().bf16);
+  }
+};
+
+TEST_P(Identity, RecomputationLevels) {
+  const RigResult plain = train(options());
+  for (Recompute level : {Recompute::norms, Recompute::activation, Recompute::ffn, Recompute::qkv,
+                          Recompute::attention, Recompute::block}) {
+    RigOptions changed = options();
+    changed.config.recompute = {{level, -1}};
+    expect_identical(train(changed), plain);
+  }
+  RigOptions mixed = options();
+  mixed.config.recompute = {{Recompute::block, 1}, {Recompute::none, 1}, {Recompute::ffn, -1}};
+  expect_identical(train(mixed), plain);
+}
+
+TEST_P(Identity, OverlapDelaysAndPoison) {
+  const RigResult plain = train(options());
+  RigOptions poisoned = options();
+  poisoned.config.debug_poison = true;
+  expect_identical(train(poisoned), plain);
+  poisoned.device.delay_collectives = std::chrono::milliseconds(1);
+  expect_identical(train(poisoned), plain);
+  RigOptions serial = options();
+  serial.config.zero.overlap_comm = false;
+  serial.config.debug_poison = true;
+  expect_identical(train(serial), plain);
+}
+
+TEST_P(Identity, SlotsPrefetchTilesAndReuse) {
+  const RigResult plain = train(options());
+  for (int64_t live : {int64_t{1}, int64_t{30000}, int64_t{1} << 40}) {
+    for (int64_t prefetch : {int64_t{0}, int64_t{1}, int64_t{100000}}) {
+      RigOptions changed = options();
+      changed.config.debug_poison = true;
+      changed.config.zero.max_live_parameters = live;
+      changed.config.zero.prefetch_bucket_size = prefetch;
+      changed.config.zero.sub_group_size = 777;
+      changed.config.zero.max_reuse_distance = prefetch == 0 ? 0 : int64_t{1} << 40;
+      expect_identical(train(changed), plain);
+    }
+  }
+}
+
+TEST_P(Identity, Threads) {
+  const RigResult plain = train(options());
+  for (int threads : {2, 3}) {
+    RigOptions changed = options();
+    changed.num_threads = threads;
+    expect_identical(train(changed), plain);
+  }
+}
+
+TEST_P(Identity, PersistentParameters) {
+  const RigResult plain = train(options());
+  RigOptions changed = options();
+  changed.config.zero.param_persistence_threshold = 100;
+  changed.config.debug_poison = true;
+  const RigResult result = train(changed);
+  // Other groups, hence another order of the norm's sum: weights agree to rounding.
+  EXPECT_LT(relative_difference(result.masters, plain.masters), 1e-5);
+}
+
+TEST_P(Identity, ContinuesFromItsState) {
+  const RigResult plain = train(options());
+  RigOptions first = options();
+  first.steps = 3;  // inside epoch 1 of 2
+  const RigResult half = train(first);
+  RigOptions second = options();
+  second.first_step = 3;
+  second.source = [&half] { return std::make_unique<ResultSource>(half); };
+  RigResult rest = train(second);
+  rest.steps.insert(rest.steps.begin(), half.steps.begin(), half.steps.end());
+  expect_identical(rest, plain);
+}
+
+INSTANTIATE_TEST_SUITE_P(Bits, Identity,
+                         ::testing::Values(Base{1, 0, false}, Base{2, 0, false}, Base{2, 1, true},
+                                           Base{3, 2, false}, Base{2, 3, true}, Base{3, 3, false}),
+                         [](const auto& test) {
+                           return "ranks" + std::to_string(test.param.ranks) + "_stage" +
+                                  std::to_string(test.param.stage) +
+                                  (test.param.bf16 ? "_bf16" : "");
+                         });
+
+TEST(Identity, StagesAtEqualReduction) {
+  for (config::ReduceAt at : {config::ReduceAt::micro, config::ReduceAt::boundary}) {
+    RigOptions options = base_options(3, 0, false);
+    options.config.reduce_at = at;
+    const RigResult plain = train(options);
+    for (int stage = 1; stage <= 3; ++stage) {
+      options.config.zero.stage = stage;
+      expect_identical(train(options), plain);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace trireme::testing
