@@ -161,6 +161,17 @@ void make_folders(const std::filesystem::path& folder) {
   if (code) throw_code("mkdir", folder, code);
 }
 
+std::vector<std::string> list_folder(const std::filesystem::path& folder) {
+  std::vector<std::string> names;
+  std::error_code code;
+  for (std::filesystem::directory_iterator entry(folder, code), end; !code && entry != end;
+       entry.increment(code)) {
+    names.push_back(entry->path().filename().string());
+  }
+  if (code && code != std::errc::no_such_file_or_directory) throw_code("readdir", folder, code);
+  return names;
+}
+
 void remove_tree(const std::filesystem::path& path) {
   std::error_code code;
   std::filesystem::remove_all(path, code);

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace trireme {
 
@@ -62,6 +63,9 @@ void sync_folder(const std::filesystem::path& folder);
 
 /// mkdir -p.
 void make_folders(const std::filesystem::path& folder);
+
+/// Names of all entries of a folder, in no order; none when there is no such folder.
+std::vector<std::string> list_folder(const std::filesystem::path& folder);
 
 /// rm -rf. Does not follow symbolic links.
 void remove_tree(const std::filesystem::path& path);

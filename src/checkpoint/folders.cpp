@@ -1,0 +1,119 @@
+#include "checkpoint/folders.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "checkpoint/manifest.h"
+
+namespace trireme::checkpoint {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kPrefix = "checkpoint-";
+constexpr std::string_view kPointer = "latest";
+
+std::optional<int64_t> step_of(std::string_view name) {
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  const std::string_view digits = name.substr(kPrefix.size());
+  int64_t step = 0;
+  const auto [end, code] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
+  if (code != std::errc{} || end != digits.data() + digits.size() || step < 0) return std::nullopt;
+  if (folder_name(step) != name) return std::nullopt;  // leading zeros
+  return step;
+}
+
+/// The step that `latest` names; nullopt when there is none or it makes no sense.
+std::optional<int64_t> pointed_step(const fs::path& output_dir) {
+  try {
+    std::string name = read_text_file(output_dir / kPointer, 4096);
+    while (!name.empty() && (name.back() == '\n' || name.back() == '\r')) name.pop_back();
+    return step_of(name);
+  } catch (const std::exception&) {
+    return std::nullopt;  // a pointer only saves a guess
+  }
+}
+
+}  // namespace
+
+std::string folder_name(int64_t step) { return fmt::format("{}{}", kPrefix, step); }
+
+std::vector<CheckpointFolder> list_folders(const fs::path& output_dir) {
+  std::vector<CheckpointFolder> folders;
+  for (const std::string& name : list_folder(output_dir)) {
+    const auto step = step_of(name);
+    const fs::path path = output_dir / name;
+    std::error_code ignored;
+    if (!step || !fs::is_directory(path, ignored)) continue;
+    folders.push_back({*step, path, fs::exists(path / kManifestName, ignored)});
+  }
+  const int64_t pointed = pointed_step(output_dir).value_or(INT64_MAX);
+  const bool usable = std::any_of(folders.begin(), folders.end(), [&](const CheckpointFolder& f) {
+    return f.step == pointed && f.has_manifest;
+  });
+  std::sort(folders.begin(), folders.end(),
+            [&](const CheckpointFolder& a, const CheckpointFolder& b) {
+              const bool a_beyond = usable && a.step > pointed;
+              const bool b_beyond = usable && b.step > pointed;
+              return a_beyond != b_beyond ? b_beyond : a.step > b.step;
+            });
+  return folders;
+}
+
+void point_to(const fs::path& output_dir, int64_t step) {
+  replace_file(output_dir / kPointer, folder_name(step) + "\n");
+}
+
+void swap_into_place(const fs::path& temporary, const fs::path& final_path) {
+  if (::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, final_path.c_str(), RENAME_NOREPLACE) ==
+      0) {
+    return;
+  }
+  if (errno == EEXIST) {
+    if (::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, final_path.c_str(), RENAME_EXCHANGE) ==
+        0) {
+      return;
+    }
+  }
+  if (errno != EINVAL && errno != ENOSYS) {
+    throw_errno("rename", fmt::format("{}' to '{}", temporary.string(), final_path.string()));
+  }
+  // A file system that knows neither flag: two steps.
+  std::error_code ignored;
+  if (!fs::exists(final_path, ignored)) return rename_path(temporary, final_path);
+  fs::path aside = temporary;
+  aside += "-old";
+  rename_path(final_path, aside);
+  rename_path(temporary, final_path);
+  rename_path(aside, temporary);
+}
+
+void remove_leftovers(const fs::path& output_dir) {
+  for (const std::string& name : list_folder(output_dir)) {
+    const size_t dot = name.find(".tmp-");
+    if (dot != std::string::npos && step_of(name.substr(0, dot))) remove_tree(output_dir / name);
+  }
+}
+
+std::vector<std::string> rotate(const fs::path& output_dir, int64_t limit) {
+  if (limit <= 0) return {};
+  std::vector<CheckpointFolder> folders = list_folders(output_dir);
+  std::erase_if(folders, [](const CheckpointFolder& folder) { return !folder.has_manifest; });
+  std::vector<std::string> removed;
+  for (size_t i = static_cast<size_t>(limit); i < folders.size(); ++i) {
+    // The manifest goes first: a removal cut short leaves no folder that looks complete.
+    remove_tree(folders[i].path / kManifestName);
+    remove_tree(folders[i].path);
+    removed.push_back(folders[i].path.filename().string());
+  }
+  return removed;
+}
+
+}  // namespace trireme::checkpoint

@@ -1,0 +1,42 @@
+// The folders of one output_dir: checkpoint-N, the pointer file `latest`, half-written ones.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace trireme::checkpoint {
+
+struct CheckpointFolder {
+  int64_t step = 0;
+  std::filesystem::path path;
+  bool has_manifest = false;
+};
+
+std::string folder_name(int64_t step);  // "checkpoint-500"
+
+/// Every folder named checkpoint-N, in the order in which a resume tries them: the one that
+/// `latest` names, earlier ones from the newest, then those beyond it (left by a run that was
+/// resumed from an earlier step). Without a usable `latest`: from the newest. An absent output_dir
+/// has none.
+std::vector<CheckpointFolder> list_folders(const std::filesystem::path& output_dir);
+
+/// Writes `latest`, atomically and durably.
+void point_to(const std::filesystem::path& output_dir, int64_t step);
+
+/// Moves `temporary` to `final_path` in one step, also when a folder is there already: that one is
+/// then at `temporary`. Not yet durable: fsync the parent.
+void swap_into_place(const std::filesystem::path& temporary,
+                     const std::filesystem::path& final_path);
+
+/// Removes half-written checkpoints (checkpoint-*.tmp-*). The caller is the only run that writes to
+/// output_dir.
+void remove_leftovers(const std::filesystem::path& output_dir);
+
+/// Keeps the first `limit` checkpoints of list_folders and removes the others; folders without a
+/// manifest are not ours and stay. 0: keeps all. Returns the names removed.
+std::vector<std::string> rotate(const std::filesystem::path& output_dir, int64_t limit);
+
+}  // namespace trireme::checkpoint

@@ -1,0 +1,72 @@
+// What a checkpoint holds: manifest.json, the file whose presence makes a folder a checkpoint.
+//
+// Its first line carries the hash of all that follows. A file is known by name, size and hash; a
+// box by tensor, plane, place in the global tensor and byte offset in its file (f32, row-major).
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/hash.h"
+#include "base/json.h"
+#include "mesh/box.h"
+
+namespace trireme::checkpoint {
+
+inline constexpr std::string_view kManifestName = "manifest.json";
+
+/// A file that is complete and fsynced.
+struct FileRecord {
+  std::string name;  // in the folder
+  int64_t bytes = 0;
+  Hash128 hash;
+};
+
+struct TensorEntry {
+  std::string name;
+  std::vector<int64_t> shape;
+};
+
+struct BoxEntry {
+  int64_t tensor = 0;  // into Manifest::tensors
+  int64_t plane = 0;   // into Manifest::planes
+  mesh::Box box;
+  int64_t offset = 0;  // of the first byte in the file
+};
+
+struct FileEntry {
+  FileRecord file;
+  std::vector<BoxEntry> boxes;  // none: a file for others, such as Hugging Face weights
+};
+
+struct Manifest {
+  int64_t step = 0;
+  int64_t world_size = 0;           // of the run that saved
+  std::vector<std::string> planes;  // "master", "exp_avg", ...
+  std::vector<TensorEntry> tensors;
+  std::vector<FileEntry> files;
+  Json state;  // the small state of the host: schedule, data position, counters
+
+  /// Index of a name; -1 when absent.
+  int64_t find_plane(std::string_view name) const;
+  int64_t find_tensor(std::string_view name) const;
+  int64_t total_bytes() const;
+};
+
+/// Files with their boxes as JSON, for the manifest and for messages between ranks.
+Json to_json(const FileEntry& entry);
+FileEntry file_entry_from_json(const Json& json);
+
+/// "" when every tensor of every plane that has one of its boxes is covered exactly once; else what
+/// is wrong. Part of reading and writing.
+std::string tiling_problem(const Manifest& manifest);
+
+/// The text of manifest.json.
+std::string format_manifest(const Manifest& manifest);
+/// Reads and checks all of it. DataError naming the file.
+Manifest read_manifest(const std::filesystem::path& folder);
+
+}  // namespace trireme::checkpoint

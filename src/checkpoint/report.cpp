@@ -1,0 +1,76 @@
+#include "checkpoint/report.h"
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "checkpoint/folders.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/reader.h"
+
+namespace trireme::checkpoint {
+
+namespace {
+
+constexpr std::string_view kRow = "{:<24} {:>6} {:>6} {:>11}  {}\n";
+
+void add_row(const CheckpointFolder& folder, Report* report) {
+  const std::string name = folder.path.filename().string();
+  if (!folder.has_manifest) {
+    report->text += fmt::format(kRow, name, "-", "-", "-", "not a checkpoint of trireme");
+    return;
+  }
+  try {
+    const Manifest manifest = read_manifest(folder.path);
+    report->text += fmt::format(kRow, name, manifest.world_size, manifest.files.size(),
+                                human_bytes(manifest.total_bytes()), "complete");
+  } catch (const std::runtime_error& error) {
+    report->text += fmt::format(kRow, name, "-", "-", "-", error.what());
+    report->good = false;
+  }
+}
+
+void verify_one(const std::filesystem::path& folder, Report* report) {
+  std::vector<std::string> problems;
+  try {
+    const Manifest manifest = read_manifest(folder);
+    problems = verify_files(folder, manifest);
+    if (problems.empty()) {
+      report->text += fmt::format("{}: {} files, {}, all as they were written\n", folder.string(),
+                                  manifest.files.size(), human_bytes(manifest.total_bytes()));
+    }
+  } catch (const std::runtime_error& error) {
+    problems = {error.what()};
+  }
+  for (const std::string& problem : problems) {
+    report->text += fmt::format("{}: {}\n", folder.string(), problem);
+    report->good = false;
+  }
+}
+
+}  // namespace
+
+Report list_report(const std::filesystem::path& output_dir) {
+  Report report;
+  const std::vector<CheckpointFolder> folders = list_folders(output_dir);
+  if (folders.empty()) return {fmt::format("no checkpoints in {}\n", output_dir.string()), true};
+  report.text = fmt::format(kRow, "checkpoint", "ranks", "files", "size", "state");
+  for (const CheckpointFolder& folder : folders) add_row(folder, &report);
+  return report;
+}
+
+Report verify_report(const std::filesystem::path& folder) {
+  Report report;
+  std::error_code unreadable;
+  if (std::filesystem::exists(folder / kManifestName, unreadable)) {
+    verify_one(folder, &report);
+    return report;
+  }
+  for (const CheckpointFolder& found : list_folders(folder)) {
+    if (found.has_manifest) verify_one(found.path, &report);
+  }
+  if (report.text.empty()) return {fmt::format("no checkpoints in {}\n", folder.string()), false};
+  return report;
+}
+
+}  // namespace trireme::checkpoint

@@ -1,0 +1,252 @@
+// Saving and loading where nothing goes wrong, on any numbers of ranks.
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "checkpoint/folders.h"
+#include "checkpoint/report.h"
+#include "checkpoint_support.h"
+#include "model/safetensors.h"
+#include "support/temp_folder.h"
+
+namespace trireme::checkpoint {
+namespace {
+
+using test::message_of;
+using test::TempFolder;
+
+std::vector<std::string> no_errors(int num_ranks) {
+  return std::vector<std::string>(static_cast<size_t>(num_ranks));
+}
+
+std::vector<std::string> names_of(const std::vector<CheckpointFolder>& folders) {
+  std::vector<std::string> names;
+  for (const CheckpointFolder& folder : folders) names.push_back(folder.path.filename().string());
+  return names;
+}
+
+using Names = std::vector<std::string>;
+
+TEST(Checkpoint, SavedOnAnyRanksReadsOnAnyOthers) {
+  for (int writers = 1; writers <= 6; ++writers) {
+    const TempFolder folder;
+    ASSERT_EQ(save_on_threads({.output_dir = folder.path(), .step = 7}, writers,
+                              static_cast<uint32_t>(writers)),
+              no_errors(writers));
+    const auto path = folder / "checkpoint-7";
+    EXPECT_EQ(sample_difference(path), "");
+    for (int readers = 1; readers <= 5; ++readers) {
+      const Cut cut = random_cut(readers, static_cast<uint32_t>(100 * writers + readers));
+      for (const auto& mine : cut) {
+        CheckpointReader reader(path);
+        int64_t wanted = 0;
+        for (size_t t = 0; t < mine.size(); ++t) {
+          for (size_t p = 0; p < sample_planes().size(); ++p) {
+            for (const mesh::Box& box : mine[t]) {
+              std::vector<float> values(static_cast<size_t>(box.size()));
+              reader.read(sample_tensors()[t].name, sample_planes()[p], sample_tensors()[t].shape,
+                          box, values.data());
+              ASSERT_EQ(values, sample_box(7, t, p, box));
+              wanted += box.size() * 4;
+            }
+          }
+        }
+        EXPECT_LE(reader.bytes_read() * 20, wanted * 21) << "at most 5 % more than its boxes";
+      }
+    }
+  }
+}
+
+/// Columns, as tensor parallelism cuts them, from slices of rows.
+TEST(Checkpoint, ColumnsFromRowSlices) {
+  const TempFolder folder;
+  ASSERT_EQ(save_on_threads({.output_dir = folder.path(), .step = 1}, 3), no_errors(3));
+  CheckpointReader reader(folder / "checkpoint-1");
+  const mesh::Box columns{{0, 14}, {24, 28}};
+  std::vector<float> values(24 * 28);
+  reader.read("model.layers.0.proj.weight", "exp_avg", {24, 56}, columns, values.data());
+  EXPECT_EQ(values, sample_box(1, 1, 1, columns));
+}
+
+TEST(Checkpoint, FilesAreSafetensorsThatSayWhatTheyHold) {
+  const TempFolder folder;
+  ASSERT_EQ(save_on_threads({.output_dir = folder.path(), .step = 1}, 2), no_errors(2));
+  const model::SafetensorsFile file(folder / "checkpoint-1" / "rank-00001-of-00002.safetensors");
+  ASSERT_FALSE(file.tensors().empty());
+  EXPECT_TRUE(file.tensors()[0].name.starts_with("master:model.embed_tokens.weight["));
+  EXPECT_EQ(read_text_file(folder / "latest", 100), "checkpoint-1\n");
+}
+
+TEST(Checkpoint, WrongQuestionsAreRefused) {
+  const TempFolder folder;
+  ASSERT_EQ(save_on_threads({.output_dir = folder.path(), .step = 1}, 2), no_errors(2));
+  CheckpointReader reader(folder / "checkpoint-1");
+  float out[64];
+  const mesh::Box box = mesh::whole({56});
+  EXPECT_NE(message_of<DataError>([&] {
+              reader.read("absent", "master", {56}, box, out);
+            }).find("holds no plane 'master' of tensor 'absent'"),
+            std::string::npos);
+  EXPECT_NE(message_of<DataError>([&] {
+              reader.read("model.layers.0.proj.bias", "momentum", {56}, box, out);
+            }).find("plane 'momentum'"),
+            std::string::npos);
+  EXPECT_NE(message_of<DataError>([&] {
+              reader.read("model.layers.0.proj.bias", "master", {55}, mesh::whole({55}), out);
+            }).find("has shape (56), this run needs (55)"),
+            std::string::npos);
+  EXPECT_THROW(reader.read("model.layers.0.proj.bias", "master", {56}, {{1}, {56}}, out), BugError);
+}
+
+TEST(Checkpoint, PiecesMustTileTheTensors) {
+  const TempFolder folder;
+  const SaveRequest request{.output_dir = folder.path(), .step = 1};
+  const auto save = [&](const std::vector<mesh::Box>& boxes) {
+    std::vector<Piece> pieces;
+    for (const mesh::Box& box : boxes) pieces.push_back({"t", "master", {4, 4}, box});
+    SingleRank alone;
+    CheckpointWriter writer(request, pieces, alone);
+    const std::vector<float> zeros(16);
+    for (const mesh::Box& box : boxes) writer.add("t", "master", box, zeros.data());
+    writer.commit({});
+  };
+  EXPECT_NE(message_of<DeviceError>([&] {
+              save({{{0, 0}, {2, 4}}});
+            }).find("hold 8 elements instead of 16"),
+            std::string::npos);
+  EXPECT_NE(message_of<DeviceError>([&] {
+              save({{{0, 0}, {2, 4}}, {{1, 0}, {2, 2}}, {{2, 2}, {2, 2}}});
+            }).find("overlap"),
+            std::string::npos);
+  EXPECT_TRUE(list_folders(folder.path()).empty());
+  save({{{0, 0}, {2, 4}}, {{2, 0}, {2, 2}}, {{2, 2}, {2, 2}}});
+  EXPECT_EQ(list_folders(folder.path()).size(), 1u);
+}
+
+TEST(Checkpoint, MisuseIsABug) {
+  const TempFolder folder;
+  const std::vector<Piece> pieces = {{"t", "master", {4}, mesh::whole({4})}};
+  SingleRank alone;
+  CheckpointWriter writer({.output_dir = folder.path(), .step = 1}, pieces, alone);
+  const std::vector<float> zeros(4);
+  EXPECT_THROW(writer.add("t", "exp_avg", mesh::whole({4}), zeros.data()), BugError);
+  EXPECT_THROW(writer.commit({}), BugError);
+}
+
+TEST(Checkpoint, IncludedFilesAreProtectedToo) {
+  const TempFolder folder;
+  SingleRank alone;
+  const std::vector<Piece> pieces = {{"t", "master", {4}, mesh::whole({4})}};
+  const std::vector<float> zeros(4);
+  CheckpointWriter writer({.output_dir = folder.path(), .step = 3}, pieces, alone);
+  writer.add("t", "master", mesh::whole({4}), zeros.data());
+  write_new_file(writer.folder() / "config.json", "{}");
+  writer.include({"config.json", 2, hash128("{}")});
+  const SaveResult result = writer.commit({});
+  EXPECT_EQ(result.folder, folder / "checkpoint-3");
+  EXPECT_TRUE(verify_report(result.folder).good);
+  std::ofstream(result.folder / "config.json") << "[]";
+  EXPECT_NE(verify_report(result.folder).text.find("config.json is damaged"), std::string::npos);
+}
+
+TEST(Checkpoint, RotationKeepsTheNewest) {
+  const TempFolder folder;
+  make_folders(folder / "checkpoint-2");  // of another tool: no manifest
+  for (const int64_t step : {1, 3, 10}) {
+    ASSERT_EQ(
+        save_on_threads({.output_dir = folder.path(), .step = step, .save_total_limit = 2}, 2),
+        no_errors(2));
+  }
+  EXPECT_EQ(names_of(list_folders(folder.path())),
+            (Names{"checkpoint-10", "checkpoint-3", "checkpoint-2"}));
+}
+
+TEST(Checkpoint, RunResumedFromAnEarlierStepKeepsItsOwnCheckpoints) {
+  const TempFolder folder;
+  for (const int64_t step : {5, 10, 20}) {
+    ASSERT_EQ(save_on_threads({.output_dir = folder.path(), .step = step}, 1), no_errors(1));
+  }
+  // Resumed from 5: the next save is 6, and 10 and 20 are another future.
+  ASSERT_EQ(save_on_threads({.output_dir = folder.path(), .step = 6}, 1), no_errors(1));
+  EXPECT_EQ(names_of(list_folders(folder.path())),
+            (Names{"checkpoint-6", "checkpoint-5", "checkpoint-20", "checkpoint-10"}));
+  SingleRank alone;
+  EXPECT_EQ(find_newest(folder.path(), alone)->folder.filename(), "checkpoint-6");
+  ASSERT_EQ(save_on_threads({.output_dir = folder.path(), .step = 7, .save_total_limit = 3}, 1),
+            no_errors(1));
+  EXPECT_EQ(names_of(list_folders(folder.path())),
+            (Names{"checkpoint-7", "checkpoint-6", "checkpoint-5"}));
+}
+
+TEST(Checkpoint, SavingAStepAgainReplacesIt) {
+  const TempFolder folder;
+  const SaveRequest request{.output_dir = folder.path(), .step = 4};
+  ASSERT_EQ(save_on_threads(request, 3), no_errors(3));
+  ASSERT_EQ(save_on_threads(request, 2), no_errors(2));
+  EXPECT_EQ(sample_difference(folder / "checkpoint-4"), "");
+  EXPECT_EQ(CheckpointReader(folder / "checkpoint-4").manifest().world_size, 2);
+  EXPECT_EQ(list_folder(folder.path()).size(), 2u) << "checkpoint-4 and latest";
+}
+
+TEST(Checkpoint, PointerMayBeAbsentOrWrong) {
+  const TempFolder folder;
+  for (const int64_t step : {1, 2}) {
+    ASSERT_EQ(save_on_threads({.output_dir = folder.path(), .step = step}, 1), no_errors(1));
+  }
+  for (const char* text : {"", "checkpoint-9\n", "../checkpoint-1", "checkpoint-01", "x"}) {
+    replace_file(folder / "latest", text);
+    EXPECT_EQ(names_of(list_folders(folder.path())), (Names{"checkpoint-2", "checkpoint-1"}));
+  }
+  replace_file(folder / "latest", "checkpoint-1");
+  EXPECT_EQ(names_of(list_folders(folder.path())), (Names{"checkpoint-1", "checkpoint-2"}));
+  remove_tree(folder / "latest");
+  EXPECT_EQ(names_of(list_folders(folder.path())), (Names{"checkpoint-2", "checkpoint-1"}));
+  EXPECT_TRUE(list_folders(folder / "absent").empty());
+}
+
+TEST(Checkpoint, NamedFolderThatIsNone) {
+  const TempFolder folder;
+  SingleRank alone;
+  const std::string path = (folder / "checkpoint-1").string();
+  const auto open = [&] { open_named(path, "resume_from_checkpoint", alone); };
+  EXPECT_EQ(message_of<ConfigError>(open),
+            "resume_from_checkpoint = " + path + ": there is no such folder");
+  make_folders(path);
+  EXPECT_NE(message_of<ConfigError>(open).find("holds no manifest.json"), std::string::npos);
+  EXPECT_EQ(find_newest(folder.path(), alone), std::nullopt);
+  EXPECT_EQ(find_newest(folder / "absent", alone), std::nullopt);
+}
+
+TEST(Checkpoint, ReportsListAndVerify) {
+  const TempFolder folder;
+  EXPECT_FALSE(verify_report(folder.path()).good);
+  for (const int64_t step : {1, 2}) {
+    ASSERT_EQ(save_on_threads({.output_dir = folder.path(), .step = step}, 2), no_errors(2));
+  }
+  make_folders(folder / "checkpoint-3");
+  const Report list = list_report(folder.path());
+  EXPECT_TRUE(list.good);
+  EXPECT_NE(list.text.find("checkpoint-2"), std::string::npos) << list.text;
+  EXPECT_NE(list.text.find("complete"), std::string::npos);
+  EXPECT_NE(list.text.find("not a checkpoint of trireme"), std::string::npos);
+  EXPECT_TRUE(verify_report(folder.path()).good) << verify_report(folder.path()).text;
+  EXPECT_TRUE(verify_report(folder / "checkpoint-1").good);
+  remove_tree(folder / "checkpoint-1" / "rank-00000-of-00002.safetensors");
+  EXPECT_FALSE(verify_report(folder.path()).good);
+  EXPECT_NE(verify_report(folder.path()).text.find("No such file"), std::string::npos);
+}
+
+TEST(Coordinator, AgreementNamesTheFirstRankAndTellsAll) {
+  const std::vector<std::string> errors = test::run_ranks(4, [](Coordinator& ranks) {
+    agree(ranks, "nothing", "");
+    agree(ranks, "saving", ranks.rank() == 1 || ranks.rank() == 3 ? "no room" : "");
+  });
+  for (const std::string& error : errors) {
+    EXPECT_EQ(error, "saving: rank 1: no room (and 1 more ranks failed)");
+  }
+}
+
+}  // namespace
+}  // namespace trireme::checkpoint
