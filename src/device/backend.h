@@ -1,7 +1,9 @@
 // One rank's device with everything that belongs to it: what `app` chooses and the run uses.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -10,6 +12,15 @@
 #include "ops/op.h"
 
 namespace trireme::device {
+
+/// Device memory in bytes; all 0 where the device is the host.
+struct MemoryUse {
+  int64_t total = 0;
+  int64_t free = 0;
+  int64_t arenas = 0;
+  /// Contexts, kernels, libraries, other processes.
+  int64_t besides() const { return total - free - arenas; }
+};
 
 /// Made per rank, destroyed after the session that borrows its parts.
 class Backend {
@@ -24,6 +35,19 @@ class Backend {
   virtual int64_t token_multiple() const = 0;
   /// Lines for the banner: (name, value).
   virtual std::vector<std::pair<std::string, std::string>> facts() const = 0;
+  virtual MemoryUse memory() const { return {}; }
+
+  // What a backend that chooses among algorithms adds; elsewhere these do nothing. For the thread
+  // that launches, while nothing is in flight.
+  /// Readies what a launch of `call` would make at its first use; data is not read.
+  virtual void prepare(const ops::OpCall& call) { (void)call; }
+  /// Measures what may run `call` and keeps the fastest for its size class. Operands are real
+  /// memory; outputs are overwritten. Blocks.
+  virtual void tune(const ops::OpCall& call) { (void)call; }
+  /// What tune() chose so far: equal texts, equal bits.
+  virtual std::string algorithms() const { return {}; }
+  /// Takes such a text in place of measuring.
+  virtual void use_algorithms(std::string_view text) { (void)text; }
 };
 
 }  // namespace trireme::device

@@ -1,0 +1,35 @@
+// The CPU as one rank's backend.
+#pragma once
+
+#include <memory>
+
+#include "cpu/communicator_calls.h"
+#include "cpu/device.h"
+#include "cpu/op_table.h"
+#include "device/backend.h"
+
+namespace trireme::cpu {
+
+class Backend final : public device::Backend {
+ public:
+  /// `num_threads` of the rank's operations.
+  Backend(std::unique_ptr<comm::Communicator> communicator, int num_threads,
+          const DeviceOptions& options = {});
+
+  device::Device& device() override { return device_; }
+  comm::Communicator& communicator() override { return *communicator_; }
+  const ops::OpSizing& op_sizing() const override { return op_sizing_; }
+  const comm::CommSizing& comm_sizing() const override { return comm_sizing_; }
+  int64_t token_multiple() const override { return 16; }
+  std::vector<std::pair<std::string, std::string>> facts() const override;
+  void prepare(const ops::OpCall& call) override { cpu::prepare(call, ops_); }
+
+ private:
+  OpContext ops_;
+  OpSizing op_sizing_;
+  CommSizing comm_sizing_;
+  std::unique_ptr<comm::Communicator> communicator_;
+  Device device_;
+};
+
+}  // namespace trireme::cpu
