@@ -1,0 +1,28 @@
+// Opens the CUDA backend, where this machine has what it needs.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "device/backend_module.h"
+
+namespace trireme::accel {
+
+/// What the driver says; no context is made.
+struct CudaSight {
+  int num_devices = 0;
+  std::string
+      why_not;  // no device: a clause such as "no NVIDIA driver (libcuda.so.1) is installed"
+};
+/// Starts the driver in this process: not before a fork without exec.
+CudaSight look_for_cuda();
+
+/// Finds the CUDA libraries, loads them by their paths, then the module `libtrireme_cuda.so` beside
+/// the running program, in ../lib, or in a folder above it. Call it before any other use of CUDA
+/// in the process: it sets what the driver reads at its start. Loaded libraries stay.
+///
+/// Throws ConfigError, one sentence: what is missing or too old (driver, GPU, library, module), and
+/// how to get it.
+std::unique_ptr<device::BackendMaker> load_cuda();
+
+}  // namespace trireme::accel
