@@ -95,8 +95,7 @@ std::string print_program(const Program& program, const model::ModelGraph& model
                           const PrintOptions& options) {
   std::string text;
   Out out = std::back_inserter(text);
-  fmt::format_to(out, "program {}  {} entries, {} stored instructions\n", program.name,
-                 program.schedule.size(), program.num_stored_instructions());
+  fmt::format_to(out, "program {}  {} entries\n", program.name, program.schedule.size());
   fmt::format_to(out, "{:<4} {:<12} {:<34} {:<10} {:>3}  {:<16}\n", "#", "stream", "what", "unit",
                  "mb", "waits");
   for (int i = 0; i < static_cast<int>(program.schedule.size()); ++i) {

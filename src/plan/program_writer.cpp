@@ -151,21 +151,23 @@ void ProgramWriter::emit_transfer(CommKind kind, DType dtype, std::vector<Transf
   emitter_.emit(std::move(entry), std::move(accesses), after);
 }
 
+int64_t ProgramWriter::workspace_of(const FlatOp& op) const {
+  ops::OpCall call;
+  call.kind = op.op;
+  call.dtype = op.dtype;
+  call.law = op.law;
+  call.attributes = op.attributes;
+  call.num_args = static_cast<int32_t>(op.args.size());
+  for (size_t a = 0; a < op.args.size(); ++a) {
+    call.args[a] = vector(nullptr, op.args[a].dtype, op.args[a].count);
+  }
+  return context_.op_sizing->workspace_bytes(call);
+}
+
 void ProgramWriter::emit_ops(std::string_view what, std::vector<FlatOp> ops,
-                             std::vector<BufferAccess> accesses, int unit) {
-  if (ops.empty()) return;
-  int64_t workspace = 0;
+                             std::vector<BufferAccess> accesses, int unit, int64_t workspace) {
   for (FlatOp& op : ops) {
-    ops::OpCall call;
-    call.kind = op.op;
-    call.dtype = op.dtype;
-    call.law = op.law;
-    call.attributes = op.attributes;
-    call.num_args = static_cast<int32_t>(op.args.size());
-    for (size_t a = 0; a < op.args.size(); ++a) {
-      call.args[a] = vector(nullptr, op.args[a].dtype, op.args[a].count);
-    }
-    op.workspace.count = context_.op_sizing->workspace_bytes(call);
+    op.workspace.count = workspace_of(op);
     workspace = std::max(workspace, op.workspace.count);
   }
   Entry entry;

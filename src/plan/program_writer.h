@@ -40,9 +40,11 @@ class ProgramWriter {
   void emit_transfer(comm::CommKind kind, DType dtype, std::vector<TransferPiece> pieces,
                      std::vector<BufferAccess> accesses, bool set, int unit, int micro_batch,
                      const std::vector<int32_t>& after = {});
-  /// One entry of flat operations on the compute stream.
+  int64_t workspace_of(const FlatOp& op) const;
+  /// One entry of flat operations on the compute stream. Counts may differ between ranks, plans
+  /// must not: the entry is there also without operations, with at least `workspace` bytes.
   void emit_ops(std::string_view what, std::vector<FlatOp> ops, std::vector<BufferAccess> accesses,
-                int unit = -1);
+                int unit = -1, int64_t workspace = 0);
   void emit_copy(StreamKind stream, const Span& to, const Span& from,
                  std::vector<BufferAccess> accesses);
   void emit_port(StreamKind stream, const Port& port, std::vector<BufferAccess> accesses,

@@ -392,6 +392,7 @@ void StepWriter::decide() {
   ops[0].op = ops::OpKind::zero;
   ops[0].args = {squares};
   std::vector<BufferAccess> accesses = {updates(state.sums)};
+  int64_t workspace = 0;
   for (size_t i = 0; i < residence_.size(); ++i) {
     const int g = static_cast<int>(i);
     const GroupState& s = context_.group_state(g);
@@ -400,17 +401,21 @@ void StepWriter::decide() {
           context_.group(g).name);
     accesses.push_back(reads(s.gradient));
     const int64_t begin = slice_begin(g);
-    for (const Segment& part :
-         segments(*context_.model, context_.group(g), begin, begin + context_.group(g).slice)) {
+    const auto squares_of = [&](int64_t first, int64_t last) {
       FlatOp op;
       op.op = ops::OpKind::sum_squares;
       op.law = ops::Law::add;
-      op.args = {squares,
-                 plane_span(g, s.gradient, s.gradient_whole, DType::f32, part.begin, part.end)};
-      ops.push_back(std::move(op));
+      op.args = {squares, plane_span(g, s.gradient, s.gradient_whole, DType::f32, first, last)};
+      return op;
+    };
+    workspace =
+        std::max(workspace, workspace_of(squares_of(begin, begin + context_.group(g).slice)));
+    for (const Segment& part :
+         segments(*context_.model, context_.group(g), begin, begin + context_.group(g).slice)) {
+      ops.push_back(squares_of(part.begin, part.end));
     }
   }
-  emit_ops("sums", std::move(ops), std::move(accesses));
+  emit_ops("sums", std::move(ops), std::move(accesses), -1, workspace);
   emit_sum(state.sums, state.world_sums, ops::kNumSums);
 
   const Span control{state.control, DType::f64, 0, ops::kControlSize};

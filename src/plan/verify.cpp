@@ -51,6 +51,7 @@ class ScheduleChecker {
   struct BufferState {
     bool live = false;
     int32_t writer = -1;
+    int32_t released = -1;          // end of the life before
     std::vector<int32_t> readers;   // since the last write
     std::vector<int32_t> accesses;  // of this life
   };
@@ -80,6 +81,10 @@ class ScheduleChecker {
     }
     if (access.acquire) {
       if (state.live) return fault(fmt::format("acquires {} twice", name(access)));
+      if (state.released >= 0 && !order_.ordered(state.released, entry_)) {
+        return fault(fmt::format("acquires {} while {} may still use it", name(access),
+                                 describe(program_, state.released)));
+      }
       state = {};
       state.live = true;
     }
@@ -96,6 +101,7 @@ class ScheduleChecker {
         }
       }
       state.live = false;
+      state.released = entry_;
     }
     return std::nullopt;
   }

@@ -17,7 +17,7 @@ namespace trireme::plan {
 ///   a transient buffer is touched only between its acquire and its release, which pair up
 ///   a read follows, in the order of streams and waits, the last write of what it reads
 ///   a write follows the last write and every read since
-///   a release follows every access of that life
+///   a release follows every access of that life, and the next acquire follows the release
 ///   two buffers that share a byte never live at the same time; all lie within the arena
 ///   inside a phase, what is read was written before and not overwritten in between
 std::optional<std::string> find_fault(const Program& program, const ArenaBytes& arenas);
