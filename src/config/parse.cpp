@@ -91,8 +91,8 @@ class Assembly {
     const Json before = target.get(config());
     target.set(config(), value);
     const auto earlier = result_.origins.find(name);
-    const bool said = earlier != result_.origins.end() && before != target.get(RunConfig{});
-    if (said && before != target.get(config())) {
+    const bool known = earlier != result_.origins.end() && before != target.get(RunConfig{});
+    if (known && before != target.get(config())) {
       problems_.push_back(fmt::format("{} {} contradicts {} {}: give one", earlier->second,
                                       shown(before), spelled, shown(option.value)));
     }
@@ -123,21 +123,22 @@ class Assembly {
   void apply_value(const DeepspeedValue& value, const std::string& source) {
     const Option& row = table_.at(value.option);
     const auto earlier = result_.origins.find(value.option);
-    const bool said = earlier != result_.origins.end();
-    if (said && value.value.is_null()) return;  // "auto": what was said holds
+    const bool known = earlier != result_.origins.end();
+    const std::string origin = value.key + " in " + source;
+    if (known && value.value.is_null()) return;  // "auto": what was said holds
     RunConfig changed = config();
     row.set(changed, value.value);
     const Json before = row.get(config());
     const Json after = row.get(changed);
-    if (said && before != after) {
+    if (known && before != after) {
       result_.contradictions.push_back(fmt::format(
-          "{} = {} in {} contradicts {} {}: make them equal{}", value.key, shown(after), source,
-          earlier->second, shown(before),
+          "{} contradicts {}: make them equal{}", said(origin, shown(after)),
+          said(earlier->second, shown(before)),
           result_.typed.contains(value.option) ? ", or write \"auto\" in the file" : ""));
       return;
     }
     config() = std::move(changed);
-    if (!said) result_.origins[value.option] = value.key + " in " + source;
+    if (!known) result_.origins[value.option] = origin;
   }
 
   void settle_recompute() {

@@ -21,4 +21,10 @@ void throw_if_any(const std::vector<std::string>& lines) {
   throw ConfigError(message);
 }
 
+std::string said(const std::string& origin, const std::string& value) {
+  const auto in = origin.find(" in ");
+  if (in == std::string::npos) return fmt::format("{} {}", origin, value);
+  return fmt::format("{} = {}{}", origin.substr(0, in), value, origin.substr(in));
+}
+
 }  // namespace trireme::config

@@ -32,7 +32,7 @@ constexpr std::string_view kDeepspeed = R"(
 ## DeepSpeed JSON
 
 `--deepspeed FILE`, or the JSON itself. Every key at every depth is in the tables below; an unknown
-one is an error that names the nearest, and so is a key given twice. Comments are allowed.
+one is an error that names the nearest, and so is a key given twice.
 
 - A value in the file stands against a flag only when that flag was typed: then both must be equal.
   All contradictions are listed at once.
@@ -44,7 +44,7 @@ one is an error that names the nearest, and so is a key given twice. Comments ar
   bucket sizes it is a whole unit (embedding, block or head).
 - A key that is left out has the default of its flag, which is not always DeepSpeed's.
 - Sizes are in elements. They act on whole units: a prefetch or a limit of live parameters is
-  rounded up to at least one unit, and 0 is none.
+  rounded up, a prefetch of 0 is none.
 )";
 
 std::string cell(std::string_view words) {

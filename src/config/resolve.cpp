@@ -52,8 +52,8 @@ class BatchTriple {
       if (below > 0) advice += fmt::format(" or {}", below);
       if (total % known == 0) advice += fmt::format(", or run on {} data ranks", total / known);
       result_.contradictions.push_back(fmt::format("{} is no multiple of {} {} x {} data ranks: {}",
-                                                   said("train_batch_size"), known_name, known,
-                                                   ranks_, advice));
+                                                   total_words(), known_name, known, ranks_,
+                                                   advice));
       return;
     }
     unknown = total / part;
@@ -78,16 +78,11 @@ class BatchTriple {
     result_.contradictions.push_back(fmt::format(
         "{} is not per_device_train_batch_size {} x gradient_accumulation_steps {} x {} data ranks "
         "= {}: {}",
-        said("train_batch_size"), micro(), accumulation(), ranks_,
-        micro() * accumulation() * ranks_, advice));
+        total_words(), micro(), accumulation(), ranks_, micro() * accumulation() * ranks_, advice));
   }
 
-  /// "train_batch_size 128 in ds.json"
-  std::string said(const std::string& name) const {
-    const std::string& origin = result_.origins.at(name);
-    const auto in = origin.find(" in ");
-    return fmt::format("{} {}{}", name, config_.train_batch_size,
-                       in == std::string::npos ? "" : origin.substr(in));
+  std::string total_words() const {
+    return said(result_.origins.at("train_batch_size"), std::to_string(config_.train_batch_size));
   }
 
   ParseResult& result_;

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <optional>
+#include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -16,7 +17,7 @@
 namespace trireme::config {
 namespace {
 
-constexpr double kExactIntegers = 9007199254740992.0;  // 2^53
+constexpr double kExactIntegers = 0x1p53;
 
 std::string_view trimmed(std::string_view text) {
   const auto first = text.find_first_not_of(" \t\n");
@@ -201,9 +202,11 @@ Json coerce_json(const ValueRule& rule, const Json& value) {
   }
   if (value.is_number()) {
     const auto number = value.get<double>();
-    if (rule.kind == Kind::integer && whole(number)) {
+    const bool exact = value.is_number_integer() && (!value.is_number_unsigned() ||
+                                                     std::in_range<int64_t>(value.get<uint64_t>()));
+    if (rule.kind == Kind::integer && (exact || whole(number))) {
       check_range(rule, number);
-      return *whole(number);
+      return exact ? value.get<int64_t>() : *whole(number);
     }
     if (rule.kind == Kind::real || rule.kind == Kind::steps) {
       check_range(rule, number);

@@ -136,6 +136,10 @@ TEST(DeepspeedKeys, OtherSpellingsAreTheSameKey) {
   EXPECT_EQ(
       settings_of("zero_optimization.max_live_parameters", 1e8).at("stage3_max_live_parameters"),
       100000000);
+  EXPECT_EQ(settings_of("zero_optimization.stage3_max_live_parameters", INT64_MAX)
+                .at("stage3_max_live_parameters"),
+            INT64_MAX);
+  EXPECT_NE(key_error("zero_optimization.stage3_max_live_parameters", UINT64_MAX), "");
 }
 
 TEST(DeepspeedFile, BrokenFilesAreNamed) {
