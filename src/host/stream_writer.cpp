@@ -20,13 +20,19 @@ constexpr int64_t kBlock = 4096;
 // Copied, then hashed while it is still in the cache.
 constexpr int64_t kPiece = int64_t{256} << 10;
 
-bool set_direct(const File& file, bool on) {
+bool bypass_page_cache(const File& file) {
   const int flags = ::fcntl(file.fd(), F_GETFL);
-  if (flags < 0) throw_errno("fcntl", file.path().string());
-  return ::fcntl(file.fd(), F_SETFL, on ? flags | O_DIRECT : flags & ~O_DIRECT) == 0;
+  return flags >= 0 && ::fcntl(file.fd(), F_SETFL, flags | O_DIRECT) == 0;
 }
 
 }  // namespace
+
+void stop_bypassing_page_cache(const File& file) {
+  const int flags = ::fcntl(file.fd(), F_GETFL);
+  if (flags < 0 || ::fcntl(file.fd(), F_SETFL, flags & ~O_DIRECT) != 0) {
+    throw_errno("fcntl", file.path().string());
+  }
+}
 
 void StreamWriter::Release::operator()(std::byte* memory) const { std::free(memory); }
 
@@ -46,7 +52,7 @@ StreamWriter::StreamWriter(const std::filesystem::path& path, const WriteOptions
 StreamWriter::~StreamWriter() = default;
 
 void StreamWriter::open_queue(const WriteOptions& options) {
-  if (options.page_cache != PageCache::use) direct_ = set_direct(file_, true);
+  if (options.page_cache != PageCache::use) direct_ = bypass_page_cache(file_);
   if (!direct_ && options.page_cache == PageCache::bypass)
     throw_errno("O_DIRECT", file_.path().string());
   if (options.engine != WriteEngine::threads) queue_ = make_uring_queue(file_, num_buffers_);
@@ -111,7 +117,7 @@ void StreamWriter::write_tail() {
   }
   for (; in_flight > 0; --in_flight) queue_->wait();
   if (tail > 0) {
-    if (!set_direct(file_, false)) throw_errno("fcntl", file_.path().string());
+    stop_bypassing_page_cache(file_);
     file_.write_at(rest, tail, sent_);
   }
 }

@@ -1,7 +1,11 @@
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <condition_variable>
+#include <cstring>
 #include <deque>
-#include <exception>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -13,9 +17,30 @@ namespace trireme::host {
 
 namespace {
 
+/// All of a request; 0 or the error number.
+int write_fully(const File& file, WriteRequest request) {
+  bool retried = false;
+  while (request.bytes > 0) {
+    const ssize_t put =
+        ::pwrite(file.fd(), request.data, static_cast<size_t>(request.bytes), request.offset);
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0 && errno == EINVAL && !retried) {
+      retried = true;
+      stop_bypassing_page_cache(file);
+      continue;
+    }
+    if (put < 0) return errno;
+    if (put == 0) return ENOSPC;
+    request.data += put;
+    request.offset += put;
+    request.bytes -= put;
+  }
+  return 0;
+}
+
 class ThreadQueue final : public WriteQueue {
  public:
-  ThreadQueue(File& file, int depth) : file_(file), depth_(depth) {
+  ThreadQueue(const File& file, int depth) : file_(file), depth_(depth) {
     const int num_threads = std::min(depth, 2);  // two keep a disk busy
     for (int i = 0; i < num_threads; ++i) threads_.emplace_back([this] { work(); });
   }
@@ -45,14 +70,17 @@ class ThreadQueue final : public WriteQueue {
     const Done done = done_.front();
     done_.pop_front();
     --in_flight_;
-    if (done.error) std::rethrow_exception(done.error);
+    if (done.error != 0) {
+      throw DeviceError(
+          fmt::format("write('{}'): {}", file_.path().string(), std::strerror(done.error)));
+    }
     return done.tag;
   }
 
  private:
   struct Done {
     int tag;
-    std::exception_ptr error;
+    int error;  // 0: none
   };
 
   void work() {
@@ -63,19 +91,14 @@ class ThreadQueue final : public WriteQueue {
       const WriteRequest request = waiting_.front();
       waiting_.pop_front();
       lock.unlock();
-      Done done{request.tag, nullptr};
-      try {
-        file_.write_at(request.data, request.bytes, request.offset);
-      } catch (...) {
-        done.error = std::current_exception();
-      }
+      const int error = write_fully(file_, request);
       lock.lock();
-      done_.push_back(std::move(done));
+      done_.push_back({request.tag, error});
       changed_.notify_all();
     }
   }
 
-  File& file_;
+  const File& file_;
   const int depth_;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -88,7 +111,7 @@ class ThreadQueue final : public WriteQueue {
 
 }  // namespace
 
-std::unique_ptr<WriteQueue> make_thread_queue(File& file, int depth) {
+std::unique_ptr<WriteQueue> make_thread_queue(const File& file, int depth) {
   return std::make_unique<ThreadQueue>(file, depth);
 }
 

@@ -37,7 +37,7 @@ class UringQueue final : public WriteQueue {
           slots_.size());
     size_t slot = 0;
     while (slots_[slot].bytes > 0) ++slot;
-    slots_[slot] = request;
+    slots_[slot] = {request, false};
     send(slot);
     ++in_flight_;
   }
@@ -51,7 +51,13 @@ class UringQueue final : public WriteQueue {
       const auto slot = static_cast<size_t>(io_uring_cqe_get_data64(completion));
       const int result = completion->res;
       io_uring_cqe_seen(&ring_, completion);
-      WriteRequest& request = slots_[slot];
+      Slot& request = slots_[slot];
+      if (result == -EINVAL && !request.retried) {
+        request.retried = true;
+        stop_bypassing_page_cache(file_);
+        send(slot);
+        continue;
+      }
       if (result == -EINTR || result == -EAGAIN) {
         send(slot);
         continue;
@@ -72,6 +78,10 @@ class UringQueue final : public WriteQueue {
   }
 
  private:
+  struct Slot : WriteRequest {
+    bool retried = false;
+  };
+
   void send(size_t slot) {
     const WriteRequest& request = slots_[slot];
     io_uring_sqe* entry = io_uring_get_sqe(&ring_);
@@ -88,7 +98,7 @@ class UringQueue final : public WriteQueue {
 
   io_uring ring_;
   const File& file_;
-  std::vector<WriteRequest> slots_;  // bytes 0: free
+  std::vector<Slot> slots_;  // bytes 0: free
   int in_flight_ = 0;
 };
 

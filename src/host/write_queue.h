@@ -28,8 +28,12 @@ class WriteQueue {
   virtual int wait() = 0;
 };
 
+/// Lets later writes use the page cache. A write past it that is refused as invalid (by a limit or
+/// a disk that does not go by whole blocks) is tried again in this way, once.
+void stop_bypassing_page_cache(const File& file);
+
 /// nullptr when this kernel offers no io_uring to this process. `file` must outlive the queue.
 std::unique_ptr<WriteQueue> make_uring_queue(const File& file, int depth);
-std::unique_ptr<WriteQueue> make_thread_queue(File& file, int depth);
+std::unique_ptr<WriteQueue> make_thread_queue(const File& file, int depth);
 
 }  // namespace trireme::host
