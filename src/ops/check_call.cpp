@@ -133,6 +133,7 @@ void check_attention(const Checker& c, OpKind kind) {
   const int64_t tokens = c.arg(qkv).rows;
   const int64_t heads = c.attributes().heads;
   const int64_t out_cols = heads * c.attributes().head_dim;
+  c.require(c.attributes().attention_scale > 0, "attention_scale is positive");
   c.require(c.attributes().window >= 0 && c.attributes().longest >= 0, "window and longest");
   c.shape(qkv, c.compute(), tokens, qkv_cols(c));
   c.shape(lse, DType::f32, heads, tokens);

@@ -1,0 +1,263 @@
+// Operations on rows: embedding, normalisation, rotation, activation, addition, zero.
+#include <algorithm>
+#include <numeric>
+
+#include "contract/suite.h"
+
+namespace trireme::contract {
+namespace {
+
+constexpr int64_t kRowCounts[] = {0, 1, 3, 64, 131};
+constexpr int64_t kColumnCounts[] = {1, 8, 17, 64, 509};
+
+/// Indices of real tokens sorted by (id, position), then -1.
+Ints order_of(const Ints& ids) {
+  Ints order;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] >= 0) order.push_back(static_cast<int32_t>(i));
+  }
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    return ids[static_cast<size_t>(a)] < ids[static_cast<size_t>(b)];
+  });
+  order.resize(ids.size(), -1);
+  return order;
+}
+
+TEST_P(Ops, Embedding) {
+  for (const int64_t rows : kRowCounts) {
+    const Tensor table = random(509, 48);
+    Ints ids = random_ints(rows, 509);
+    for (size_t i = 0; i < ids.size(); i += 5) ids[i] = -1;
+    CallUnderTest call(backend(), ops::OpKind::embedding, t());
+    call.output(rows, 48, t(), 3);
+    call.input(table, t());
+    call.input(ids);
+    call.run();
+    expect_close(call.read(0), embedding(table, ids), 0.0);
+  }
+}
+
+TEST_P(Ops, EmbeddingWeightGrad) {
+  for (const ops::Law law : kLaws) {
+    for (const int64_t rows : {0, 1, 7, 300}) {
+      const Tensor before = random_f32(509, 40);
+      const Tensor d_out = random(rows, 40);
+      Ints ids = random_ints(rows, 20);  // every id many times
+      if (rows > 2) ids[1] = -1;
+      if (rows > 2) ids.back() = 508;
+      CallUnderTest call(backend(), ops::OpKind::embedding_weight_grad, t(), law);
+      result(call, law, before, DType::f32);
+      call.input(d_out, t());
+      call.input(ids);
+      call.input(order_of(ids));
+      call.run();
+      expect_close(call.read(0), expected(law, before, embedding_weight_grad(509, d_out, ids)),
+                   limit(OpClass::reduction, DType::f32));
+    }
+  }
+}
+
+TEST_P(Ops, RmsNorm) {
+  for (const int64_t rows : kRowCounts) {
+    for (const int64_t cols : kColumnCounts) {
+      const Tensor x = random(rows, cols, 3.0);
+      const Tensor gain = random(1, cols);
+      CallUnderTest call(backend(), ops::OpKind::rms_norm, t());
+      call.attributes().eps = 1e-5;
+      call.output(rows, cols, t());
+      call.output(1, rows, DType::f32);
+      call.input(x, t(), 5);
+      call.input(gain, t());
+      call.run();
+      const Normalised want = rms_norm(x, gain, 1e-5);
+      expect_close(call.read(0), want.y, limit(OpClass::elementwise, t()));
+      expect_close(call.read(1), want.rstd, limit(OpClass::reduction, DType::f32));
+    }
+  }
+}
+
+TEST_P(Ops, RmsNormInputGrad) {
+  for (const ops::Law law : kLaws) {
+    for (const int64_t rows : kRowCounts) {
+      for (const int64_t cols : kColumnCounts) {
+        const Tensor before = random(rows, cols);
+        const Tensor dy = random(rows, cols);
+        const Tensor x = random(rows, cols);
+        const Tensor gain = random(1, cols);
+        const Tensor rstd = rounded(rms_norm(x, gain, 1e-2).rstd, DType::f32);
+        CallUnderTest call(backend(), ops::OpKind::rms_norm_input_grad, t(), law);
+        result(call, law, before, t(), 2);
+        call.input(dy, t());
+        call.input(x, t());
+        call.input(gain, t());
+        call.input(rstd, DType::f32);
+        call.run();
+        expect_close(call.read(0), expected(law, before, rms_norm_input_grad(dy, x, gain, rstd)),
+                     limit(OpClass::reduction, t()));
+      }
+    }
+  }
+}
+
+TEST_P(Ops, RmsNormWeightGrad) {
+  for (const ops::Law law : kLaws) {
+    for (const int64_t rows : {0, 1, 3, 64, 200}) {
+      for (const int64_t cols : kColumnCounts) {
+        const Tensor before = random_f32(1, cols);
+        const Tensor dy = random(rows, cols);
+        const Tensor x = random(rows, cols);
+        const Tensor rstd = random_f32(1, rows);
+        CallUnderTest call(backend(), ops::OpKind::rms_norm_weight_grad, t(), law);
+        result(call, law, before, DType::f32);
+        call.input(dy, t(), 1);
+        call.input(x, t());
+        call.input(rstd, DType::f32);
+        call.run();
+        expect_close(call.read(0), expected(law, before, rms_norm_weight_grad(dy, x, rstd)),
+                     limit(OpClass::reduction, DType::f32));
+      }
+    }
+  }
+}
+
+TEST_P(Ops, Rope) {
+  for (const Heads& heads : {Heads{4, 2, 16}, Heads{6, 2, 64}, Heads{1, 1, 8}, Heads{2, 1, 24}}) {
+    const int64_t rows = 37;
+    const Tensor qkv = random(rows, heads.qkv_cols());
+    const Tensor table = random_f32(50, heads.head_dim);
+    const Ints positions = random_ints(rows, 50);
+    for (const bool transposed : {false, true}) {
+      const auto kind = transposed ? ops::OpKind::rope_input_grad : ops::OpKind::rope;
+      const Tensor want = transposed ? rope_input_grad(qkv, table, positions, heads)
+                                     : rope(qkv, table, positions, heads);
+      CallUnderTest apart(backend(), kind, t());
+      apart.set_heads(heads);
+      apart.output(rows, heads.qkv_cols(), t(), 8);
+      apart.input(qkv, t());
+      apart.input(table, DType::f32);
+      apart.input(positions);
+      apart.run();
+      expect_close(apart.read(0), want, limit(OpClass::elementwise, t()));
+
+      CallUnderTest in_place(backend(), kind, t());
+      in_place.set_heads(heads);
+      in_place.update(qkv, t());
+      in_place.alias(0);
+      in_place.input(table, DType::f32);
+      in_place.input(positions);
+      in_place.run();
+      EXPECT_EQ(in_place.bytes(0), apart.bytes(0));
+    }
+  }
+}
+
+TEST_P(Ops, RopeOfNoRows) {
+  CallUnderTest call(backend(), ops::OpKind::rope, t());
+  call.set_heads({2, 1, 16});
+  call.output(0, 64, t());
+  call.input(Tensor(0, 64), t());
+  call.input(random_f32(4, 16), DType::f32);
+  call.input(Ints{});
+  call.run();
+}
+
+TEST_P(Ops, Swiglu) {
+  for (const int64_t rows : kRowCounts) {
+    for (const int64_t ffn : {1, 8, 17, 100}) {
+      const Tensor gate_up = random(rows, 2 * ffn, 4.0);
+      CallUnderTest call(backend(), ops::OpKind::swiglu, t());
+      call.output(rows, ffn, t());
+      call.input(gate_up, t(), 6);
+      call.run();
+      expect_close(call.read(0), swiglu(gate_up), limit(OpClass::softmax, t()));
+    }
+  }
+}
+
+TEST_P(Ops, SwigluOfExtremeGates) {
+  Tensor gate_up(1, 8);
+  const double gates[] = {-200.0, -90.0, 90.0, 200.0};
+  for (int64_t i = 0; i < 4; ++i) {
+    gate_up.at(0, i) = gates[i];
+    gate_up.at(0, 4 + i) = 1.0;
+  }
+  gate_up = rounded(gate_up, t());
+  CallUnderTest call(backend(), ops::OpKind::swiglu, t());
+  call.output(1, 4, t());
+  call.input(gate_up, t());
+  call.run();
+  expect_close(call.read(0), swiglu(gate_up), limit(OpClass::softmax, t()));
+}
+
+TEST_P(Ops, SwigluInputGrad) {
+  for (const int64_t rows : kRowCounts) {
+    for (const int64_t ffn : {1, 8, 17, 100}) {
+      const Tensor gate_up = random(rows, 2 * ffn, 4.0);
+      const Tensor d_out = random(rows, ffn);
+      const Tensor want = swiglu_input_grad(d_out, gate_up);
+      CallUnderTest apart(backend(), ops::OpKind::swiglu_input_grad, t());
+      apart.output(rows, 2 * ffn, t());
+      apart.input(d_out, t());
+      apart.input(gate_up, t());
+      apart.run();
+      expect_close(apart.read(0), want, limit(OpClass::softmax, t()));
+
+      CallUnderTest in_place(backend(), ops::OpKind::swiglu_input_grad, t());
+      in_place.update(gate_up, t());
+      in_place.input(d_out, t());
+      in_place.alias(0);
+      in_place.run();
+      EXPECT_EQ(in_place.bytes(0), apart.bytes(0));
+    }
+  }
+}
+
+TEST_P(Ops, Add) {
+  for (const ops::Law law : kLaws) {
+    for (const bool two : {false, true}) {
+      for (const int64_t rows : kRowCounts) {
+        const Tensor before = random(rows, 77);
+        const Tensor a = random(rows, 77);
+        const Tensor b = random(rows, 77);
+        CallUnderTest call(backend(), ops::OpKind::add, t(), law);
+        result(call, law, before, t(), 1);
+        call.input(a, t());
+        if (two) {
+          call.input(b, t(), 2);
+        } else {
+          call.absent();
+        }
+        call.run();
+        expect_close(call.read(0), expected(law, before, two ? plus(a, b) : a),
+                     limit(OpClass::elementwise, t()));
+      }
+    }
+  }
+}
+
+TEST_P(Ops, AddInPlaceAndFlat) {
+  const Tensor a = random(1, 40001);
+  const Tensor b = random(1, 40001);
+  CallUnderTest call(backend(), ops::OpKind::add, t());
+  call.update(a, t());
+  call.alias(0);
+  call.input(b, t());
+  call.run();
+  expect_close(call.read(0), plus(a, b), limit(OpClass::elementwise, t()));
+}
+
+TEST_P(Ops, Zero) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f64, DType::i32, DType::i16}) {
+    for (const int64_t extra : {0, 3}) {
+      for (const int64_t rows : {0, 1, 5, 300}) {
+        CallUnderTest call(backend(), ops::OpKind::zero, t());
+        call.output(rows, 129, dtype, extra);
+        call.run();
+        expect_close(call.read(0), Tensor(rows, 129), 0.0);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace trireme::contract
