@@ -1,0 +1,316 @@
+#include "train/run.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <optional>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "config/schedule.h"
+#include "metrics/reporter.h"
+#include "metrics/text.h"
+#include "train/run_files.h"
+#include "train/session.h"
+#include "train/state_sources.h"
+
+namespace trireme::train {
+
+namespace {
+
+using config::RunConfig;
+using config::Strategy;
+using ops::Control;
+
+/// Whether something with a strategy and an interval happens after a step.
+bool due(Strategy strategy, int64_t interval, int64_t steps_done, bool epoch_ended) {
+  if (strategy == Strategy::epoch) return epoch_ended;
+  return strategy == Strategy::steps && interval > 0 && steps_done % interval == 0;
+}
+
+class Run {
+ public:
+  Run(const config::ParseResult& parsed, const model::ModelGraph& model, RunData& data,
+      device::Backend& backend, checkpoint::Coordinator& ranks)
+      : parsed_(parsed),
+        config_(parsed.config),
+        data_(data),
+        backend_(backend),
+        ranks_(ranks),
+        run_description_(describe_run(config_, data.training().size(), ranks.world_size())),
+        session_(make_plan(model), backend.device(), backend.communicator(), session_options()) {}
+
+  void run() {
+    start();
+    for (int64_t step = first_step_; step < data_.total_steps(); ++step) {
+      const auto extents = data_.extents(step);
+      const exec::Ticket ticket = session_.step(step, extents);
+      report();  // the step before, while this one runs
+      running_ = {ticket, step};
+      const bool last = step + 1 == data_.total_steps();
+      const bool epoch_ended = (step + 1) % data_.plan().steps_per_epoch() == 0 || last;
+      if (due(config_.eval_strategy, eval_steps_, step + 1, epoch_ended)) evaluate();
+      if (last ? config_.save_strategy != Strategy::no
+               : due(config_.save_strategy, save_steps_, step + 1, epoch_ended)) {
+        save();
+      }
+    }
+    finish();
+  }
+
+ private:
+  struct Running {
+    exec::Ticket ticket = -1;
+    int64_t step = -1;
+  };
+
+  plan::Plan make_plan(const model::ModelGraph& model) {
+    plan::PlanRequest request;
+    request.config = &config_;
+    request.model = &model;
+    request.data_ranks = ranks_.world_size();
+    request.data_rank = ranks_.rank();
+    request.capacity = data_.capacity();
+    request.rope_positions = std::max<int64_t>(1, request.capacity.longest);
+    request.schedule_entries = data_.total_steps() + 1;
+    request.accumulations = data_.accumulations();
+    request.evaluates = data_.evaluates();
+    request.op_sizing = &backend_.op_sizing();
+    request.comm_sizing = &backend_.comm_sizing();
+    plan::Plan plan = plan::make_plan(request);
+    compare_plans(plan.hash);
+    return plan;
+  }
+
+  /// Drift between ranks is an error before step 0, not a hang.
+  void compare_plans(uint64_t hash) {
+    const auto hashes = ranks_.exchange(fmt::format("{:016x}", hash));
+    for (size_t r = 0; r < hashes.size(); ++r) {
+      if (hashes[r] == hashes[0]) continue;
+      throw CommError(
+          fmt::format("rank {} planned another program than rank 0 ({} and {}): the "
+                      "ranks differ in flags, files or version",
+                      r, hashes[r], hashes[0]));
+    }
+    program_hash_ = hashes[0];
+  }
+
+  SessionOptions session_options() {
+    SessionOptions options;
+    options.schedule = config::schedule_table(config_, data_.total_steps());
+    options.fill_train = [this](int64_t step, int64_t batch, const ops::BatchLayout& layout,
+                                int32_t* out) { data_.fill(step, batch, layout, out); };
+    options.fill_evaluation = [this](int64_t batch, int64_t, const ops::BatchLayout& layout,
+                                     int32_t* out) { data_.fill_evaluation(batch, layout, out); };
+    options.poison = config_.debug_poison;
+    return options;
+  }
+
+  // Before the first step ------------------------------------------------------------------
+
+  void start() {
+    const int64_t total = data_.total_steps();
+    save_steps_ = config::count_steps(config_.save_steps, total);
+    eval_steps_ = config::count_steps(config_.eval_steps, total);
+    load();
+    metrics::ReporterOptions options;
+    options.rank = ranks_.rank();
+    options.logging_steps = std::max<int64_t>(1, config::count_steps(config_.logging_steps, total));
+    options.resumed_step = first_step_;
+    reporter_.emplace(config_, options);
+    reporter_->begin(facts());
+    print_memory();
+    last_report_ = std::chrono::steady_clock::now();
+  }
+
+  void load() {
+    const std::optional<std::filesystem::path> folder = resume_folder();
+    if (folder) {
+      CheckpointSource source(*folder);
+      for (const std::string& sentence : differences(source.state().at("run"), run_description_)) {
+        say("resume: " + sentence);
+      }
+      session_.load(source);
+      first_step_ = source.step();
+    } else if (config_.init_from_config) {
+      RandomSource source(session_.plan().model.config, static_cast<uint64_t>(config_.seed));
+      session_.load(source);
+    } else {
+      FolderSource source(config_.model_name_or_path, session_.plan().model);
+      session_.load(source);
+    }
+  }
+
+  std::optional<std::filesystem::path> resume_folder() {
+    const std::string& asked = config_.resume_from_checkpoint;
+    if (asked.empty()) return std::nullopt;
+    if (asked != "true") return checkpoint::open_named(asked, "resume_from_checkpoint", ranks_);
+    const auto found = checkpoint::find_newest(config_.output_dir, ranks_);
+    if (!found) {
+      throw ConfigError("resume_from_checkpoint", "true",
+                        fmt::format("there is no checkpoint in {}; name one, or leave this out to "
+                                    "start afresh",
+                                    config_.output_dir));
+    }
+    for (const std::string& sentence : found->skipped) say(sentence);
+    return found->folder;
+  }
+
+  metrics::RunFacts facts() const {
+    metrics::RunFacts facts;
+    facts.num_examples = data_.training().size();
+    facts.num_train_epochs = data_.plan().num_epochs();
+    facts.per_device_batch_size = config_.per_device_train_batch_size;
+    facts.total_batch_size = config_.per_device_train_batch_size *
+                             config_.gradient_accumulation_steps * ranks_.world_size();
+    facts.gradient_accumulation_steps = config_.gradient_accumulation_steps;
+    facts.total_steps = data_.total_steps();
+    for (const model::Parameter& parameter : session_.plan().model.parameters) {
+      if (parameter.trainable) facts.num_trainable_parameters += parameter.size();
+    }
+    facts.steps_per_epoch = data_.plan().steps_per_epoch();
+    facts.resumed_step = first_step_;
+    facts.more = backend_.facts();
+    facts.more.emplace_back("Data ranks", std::to_string(ranks_.world_size()));
+    facts.more.emplace_back("ZeRO stage", std::to_string(config_.zero.stage));
+    facts.more.emplace_back("Precision",
+                            config_.bf16 ? "bf16, fp32 masters and gradients" : "fp32");
+    facts.more.emplace_back("Longest sequence", std::to_string(session_.plan().capacity.longest));
+    const data::DatasetCounts& counts = data_.training().counts();
+    if (counts.truncated + counts.skipped > 0) {
+      facts.more.emplace_back(
+          "Samples over max_seq_length",
+          fmt::format("{} truncated, {} skipped (max_seq_length {})", counts.truncated,
+                      counts.skipped, config_.max_seq_length));
+    }
+    facts.more.emplace_back("Program hash", program_hash_);
+    return facts;
+  }
+
+  void print_memory() const {
+    std::vector<metrics::MemoryRow> rows;
+    for (const plan::MemoryRow& row : plan::memory_table(session_.plan())) {
+      rows.push_back({row.owner, row.bytes, std::string(device::name_of(row.space))});
+    }
+    say(metrics::memory_table("Planned memory of rank 0", rows));
+    for (const std::string& notice : parsed_.notices) say(notice);
+  }
+
+  /// One line from rank 0.
+  void say(const std::string& text) const {
+    if (ranks_.rank() != 0) return;
+    std::fputs(text.c_str(), stdout);
+    if (text.empty() || text.back() != '\n') std::fputc('\n', stdout);
+    std::fflush(stdout);
+  }
+
+  // Steps ----------------------------------------------------------------------------------
+
+  /// Waits for the running step, records it, and stops a run that no longer learns.
+  void report() {
+    if (running_.step < 0) return;
+    control_ = session_.wait(running_.ticket, running_.step);
+    const auto now = std::chrono::steady_clock::now();
+    metrics::StepRecord record;
+    record.step = running_.step + 1;
+    record.epoch = data_.plan().epoch_after(running_.step);
+    record.loss = value(control_, Control::loss);
+    record.grad_norm = value(control_, Control::grad_norm);
+    record.clip_coef = value(control_, Control::clip_coef);
+    record.learning_rate = value(control_, Control::learning_rate);
+    record.trained_tokens = static_cast<int64_t>(value(control_, Control::trained_tokens));
+    record.input_tokens = data_.tokens_in_step(running_.step);
+    record.samples = data_.samples_in_step(running_.step);
+    record.step_seconds = std::chrono::duration<double>(now - last_report_).count();
+    record.skipped_steps = static_cast<int64_t>(value(control_, Control::skipped_steps));
+    record.skipped = value(control_, Control::skip) != 0;
+    last_report_ = now;
+    reporter_->step(record);
+    running_.step = -1;
+    const double skips = value(control_, Control::consecutive_skips);
+    if (skips >= static_cast<double>(config_.max_consecutive_skips)) {
+      throw DataError(
+          fmt::format("step {}: the gradient was not finite {} times in a row; lower "
+                      "learning_rate, check the data, or raise max_consecutive_skips "
+                      "({})",
+                      record.step, skips, config_.max_consecutive_skips));
+    }
+  }
+
+  /// Everything computed so far is in the weights and in the log.
+  void settle() {
+    report();
+    session_.flush();
+  }
+
+  void evaluate() {
+    const int64_t step = running_.step >= 0 ? running_.step + 1 : steps_done();
+    settle();
+    const auto start = std::chrono::steady_clock::now();
+    const auto extents = data_.evaluation_extents();
+    const EvalSums sums = session_.evaluate(extents);
+    const auto now = std::chrono::steady_clock::now();
+    metrics::EvalRecord record;
+    record.step = step;
+    record.epoch = data_.plan().epoch_after(step - 1);
+    record.loss = sums.tokens > 0 ? sums.loss / sums.tokens : std::nan("");
+    record.seconds = std::chrono::duration<double>(now - start).count();
+    record.samples = data_.evaluation_samples();
+    record.batches = static_cast<int64_t>(extents.size());
+    reporter_->evaluation(record);
+    last_report_ = now;
+  }
+
+  int64_t steps_done() const { return static_cast<int64_t>(value(control_, Control::global_step)); }
+
+  void save() {
+    settle();
+    reporter_->sync();
+    const SavePlace place{config_.output_dir, config_.model_name_or_path, steps_done(),
+                          config_.save_total_limit};
+    const auto result = save_checkpoint(session_, ranks_, place, control_, run_description_);
+    say(fmt::format("Saved {} ({})", result.folder.string(), human_bytes(result.total_bytes)));
+    if (!result.warning.empty()) say("warning: " + result.warning);
+    last_report_ = std::chrono::steady_clock::now();
+  }
+
+  void finish() {
+    settle();
+    export_model(session_, ranks_, config_.model_name_or_path, config_.output_dir);
+    reporter_->finish();
+    say(fmt::format("Model saved in {}", config_.output_dir));
+  }
+
+  const config::ParseResult& parsed_;
+  const RunConfig& config_;
+  RunData& data_;
+  device::Backend& backend_;
+  checkpoint::Coordinator& ranks_;
+  Json run_description_;
+  std::string program_hash_;
+  Session session_;
+  std::optional<metrics::Reporter> reporter_;
+  int64_t save_steps_ = 0;
+  int64_t eval_steps_ = 0;
+  int64_t first_step_ = 0;
+  Running running_;
+  ControlValues control_{};
+  std::chrono::steady_clock::time_point last_report_;
+};
+
+}  // namespace
+
+model::ModelGraph resolve_model(config::ParseResult& parsed, int64_t data_ranks) {
+  const model::ModelConfig config = model::read_model_config(parsed.config.model_name_or_path);
+  config::resolve(parsed, {config.hidden_size, config.max_position_embeddings}, data_ranks);
+  return model::build_model(config);
+}
+
+void run_training(const config::ParseResult& parsed, const model::ModelGraph& model, RunData& data,
+                  device::Backend& backend, checkpoint::Coordinator& ranks) {
+  Run(parsed, model, data, backend, ranks).run();
+}
+
+}  // namespace trireme::train

@@ -1,0 +1,26 @@
+// A whole training run of one rank: from the configuration to the exported model.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "checkpoint/coordinator.h"
+#include "config/parse.h"
+#include "device/backend.h"
+#include "model/graph.h"
+#include "train/run_data.h"
+
+namespace trireme::train {
+
+/// The model that a configuration names; resolves what depends on it and on the number of ranks.
+model::ModelGraph resolve_model(config::ParseResult& parsed, int64_t data_ranks);
+
+/// Trains, saves, evaluates and exports as `parsed.config` says; rank 0 prints. Collective over the
+/// ranks. Everything borrowed outlives the call.
+///
+/// Errors: ConfigError, DataError, DeviceError, CommError as documented with them; a run whose
+/// gradient was not finite for max_consecutive_skips steps ends with a DataError.
+void run_training(const config::ParseResult& parsed, const model::ModelGraph& model, RunData& data,
+                  device::Backend& backend, checkpoint::Coordinator& ranks);
+
+}  // namespace trireme::train

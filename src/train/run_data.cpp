@@ -1,0 +1,99 @@
+#include "train/run_data.h"
+
+#include <algorithm>
+#include <set>
+
+namespace trireme::train {
+
+namespace {
+
+data::DatasetOptions dataset_options(const config::RunConfig& config,
+                                     const model::ModelConfig& model) {
+  data::DatasetOptions options;
+  options.tokenizer_folder = config.model_name_or_path;
+  options.vocab_size = model.vocab_size;
+  options.max_seq_length = config.max_seq_length;
+  options.on_long = config.on_long;
+  return options;
+}
+
+data::StepPlanOptions step_options(const config::RunConfig& config, int64_t num_samples,
+                                   int64_t data_ranks) {
+  data::StepPlanOptions options;
+  options.num_samples = num_samples;
+  options.batch_size = config.per_device_train_batch_size;
+  options.num_ranks = data_ranks;
+  options.accumulation_steps = config.gradient_accumulation_steps;
+  options.num_epochs = config.num_train_epochs;
+  options.max_steps = config.max_steps;
+  options.shuffle = config.train_sampling_strategy == config::Sampling::random;
+  options.seed = config.data_seed.value_or(config.seed);
+  options.even_batches = config.even_batches;
+  return options;
+}
+
+}  // namespace
+
+RunData::RunData(const config::RunConfig& config, const model::ModelConfig& model,
+                 int64_t data_ranks, int64_t data_rank, int64_t token_multiple)
+    : training_(data::Dataset::load(config.data_path, dataset_options(config, model))),
+      train_(std::make_unique<data::BatchSource>(
+          training_, data::StepPlan(step_options(config, training_.size(), data_ranks)), data_rank,
+          token_multiple)) {
+  if (config.eval_strategy == config::Strategy::no) return;
+  evaluation_set_ = std::make_unique<data::Dataset>(
+      data::Dataset::load(config.eval_path, dataset_options(config, model)));
+  evaluation_ = std::make_unique<data::BatchSource>(
+      *evaluation_set_,
+      data::StepPlan(data::evaluation_plan(evaluation_set_->size(),
+                                           config.per_device_eval_batch_size, data_ranks)),
+      data_rank, token_multiple);
+}
+
+ops::Extent RunData::capacity() const {
+  ops::Extent largest = train_->capacity();
+  if (evaluation_) {
+    const ops::Extent& other = evaluation_->capacity();
+    largest.tokens = std::max(largest.tokens, other.tokens);
+    largest.sequences = std::max(largest.sequences, other.sequences);
+    largest.longest = std::max(largest.longest, other.longest);
+  }
+  return largest;
+}
+
+std::vector<int> RunData::accumulations() const {
+  // Only the last step of an epoch differs, and all epochs are alike.
+  std::set<int> found;
+  const int64_t steps = std::min(total_steps(), plan().steps_per_epoch());
+  for (int64_t s : {int64_t{0}, steps - 1}) {
+    found.insert(static_cast<int>(plan().at(s).num_micro_batches));
+  }
+  return {found.begin(), found.end()};
+}
+
+std::vector<ops::Extent> RunData::extents(int64_t step) {
+  std::vector<ops::Extent> found;
+  const int64_t count = plan().at(step).num_micro_batches;
+  for (int64_t m = 0; m < count; ++m) found.push_back(train_->extent(step, m));
+  return found;
+}
+
+int64_t RunData::samples_in_step(int64_t step) const {
+  const data::StepPlanOptions& o = plan().options();
+  const data::StepPlan::Step at = plan().at(step);
+  const int64_t row = o.batch_size * o.num_ranks;
+  const int64_t dealt =
+      o.even_batches && o.num_ranks > 1 ? plan().micro_batches_per_epoch() * row : o.num_samples;
+  const int64_t first = at.first_micro_batch * row;
+  return std::clamp<int64_t>(dealt - first, 0, at.num_micro_batches * row);
+}
+
+std::vector<ops::Extent> RunData::evaluation_extents() {
+  std::vector<ops::Extent> found;
+  for (int64_t s = 0; s < evaluation_->plan().total_steps(); ++s) {
+    found.push_back(evaluation_->extent(s, 0));
+  }
+  return found;
+}
+
+}  // namespace trireme::train

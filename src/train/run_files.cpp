@@ -1,0 +1,189 @@
+#include "train/run_files.h"
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include "base/error.h"
+#include "checkpoint/hf_export.h"
+
+namespace trireme::train {
+
+namespace {
+
+using ops::Control;
+
+/// The part of the control block that outlives a step.
+constexpr std::array<std::pair<std::string_view, Control>, 4> kKept = {
+    {{"global_step", Control::global_step},
+     {"updates", Control::updates},
+     {"skipped_steps", Control::skipped_steps},
+     {"consecutive_skips", Control::consecutive_skips}}};
+
+/// The boxes that the save program hands out, in its order.
+std::vector<checkpoint::Piece> saved_pieces(const plan::Plan& plan) {
+  std::vector<checkpoint::Piece> pieces;
+  for (const plan::Entry& entry : plan.save.schedule) {
+    if (entry.kind != plan::EntryKind::port) continue;
+    const plan::Port& port = plan.save.ports[static_cast<size_t>(entry.item)];
+    const auto& group = plan.groups.groups[static_cast<size_t>(port.group)];
+    for (plan::HeldBox& held :
+         plan::held_boxes(plan.model, group, port.begin, port.begin + port.buffer.count)) {
+      const model::Parameter& parameter =
+          plan.model.parameters[static_cast<size_t>(held.parameter)];
+      pieces.push_back(
+          {parameter.name, std::string(name_of(port.plane)), parameter.shape, std::move(held.box)});
+    }
+  }
+  return pieces;
+}
+
+class WriterSink final : public StateSink {
+ public:
+  explicit WriterSink(checkpoint::CheckpointWriter& writer) : writer_(writer) {}
+  void write(const model::Parameter& parameter, plan::Plane plane, const mesh::Box& box,
+             const float* data) override {
+    writer_.add(parameter.name, name_of(plane), box, data);
+  }
+
+ private:
+  checkpoint::CheckpointWriter& writer_;
+};
+
+/// Tensors of the exported model, in the order in which the groups hold them.
+std::vector<model::TensorSpec> exported_tensors(const plan::Plan& plan) {
+  std::vector<model::TensorSpec> tensors;
+  for (const plan::ParameterGroup& group : plan.groups.groups) {
+    for (const plan::Placed& placed : group.placed) {
+      const model::Parameter& parameter =
+          plan.model.parameters[static_cast<size_t>(placed.parameter)];
+      tensors.push_back({parameter.name, plan.compute, parameter.shape});
+    }
+  }
+  return tensors;
+}
+
+/// Only rank 0 has a writer; the others take part in the gathers.
+class ExportSink final : public WeightSink {
+ public:
+  explicit ExportSink(checkpoint::HfWriter* writer) : writer_(writer) {}
+  void write(const model::Parameter&, const mesh::Box& box, DType dtype,
+             const std::byte* data) override {
+    const int64_t count = box.size();
+    if (dtype == DType::f32) {
+      writer_->append(reinterpret_cast<const float*>(data), count);
+      return;
+    }
+    wide_.resize(static_cast<size_t>(count));
+    const auto* narrow = reinterpret_cast<const uint16_t*>(data);
+    std::transform(narrow, narrow + count, wide_.begin(), f32_from_bf16);
+    writer_->append(wide_.data(), count);
+  }
+
+ private:
+  checkpoint::HfWriter* writer_;
+  std::vector<float> wide_;
+};
+
+/// Streams the weights to `to`. On rank 0: the files written.
+std::vector<checkpoint::FileRecord> export_weights(Session& session, int rank,
+                                                   const std::filesystem::path& model_folder,
+                                                   const std::filesystem::path& to) {
+  std::unique_ptr<checkpoint::HfWriter> writer;
+  if (rank == 0) {
+    writer = std::make_unique<checkpoint::HfWriter>(to, exported_tensors(session.plan()));
+  }
+  ExportSink sink(writer.get());
+  session.export_weights(sink);
+  if (!writer) return {};
+  auto files = writer->finish();
+  auto copied = checkpoint::copy_model_files(model_folder, to, session.plan().compute);
+  files.insert(files.end(), copied.begin(), copied.end());
+  return files;
+}
+
+}  // namespace
+
+void CheckpointSource::read(const model::Parameter& parameter, plan::Plane plane,
+                            const mesh::Box& box, float* out) {
+  reader_.read(parameter.name, name_of(plane), parameter.shape, box, out);
+}
+
+void CheckpointSource::read_control(std::span<double> control) {
+  std::fill(control.begin(), control.end(), 0.0);
+  const Json& saved = reader_.state().at("control");
+  for (const auto& [name, field] : kKept) {
+    control[static_cast<size_t>(ops::index(field))] = saved.at(std::string(name)).get<double>();
+  }
+}
+
+Json describe_run(const config::RunConfig& config, int64_t num_samples, int64_t data_ranks) {
+  Json run;
+  run["num_samples"] = num_samples;
+  run["samples_per_step"] =
+      config.per_device_train_batch_size * config.gradient_accumulation_steps * data_ranks;
+  run["seed"] = config.data_seed.value_or(config.seed);
+  run["train_sampling_strategy"] =
+      config.train_sampling_strategy == config::Sampling::random ? "random" : "sequential";
+  run["max_seq_length"] = config.max_seq_length;
+  run["max_steps"] = config.max_steps;
+  run["num_train_epochs"] = config.num_train_epochs;
+  run["learning_rate"] = config.learning_rate;
+  run["warmup_steps"] = config.warmup_steps;
+  run["weight_decay"] = config.weight_decay;
+  run["adam_beta1"] = config.adam_beta1;
+  run["adam_beta2"] = config.adam_beta2;
+  run["max_grad_norm"] = config.max_grad_norm;
+  run["bf16"] = config.bf16;
+  return run;
+}
+
+std::vector<std::string> differences(const Json& saved, const Json& now) {
+  std::vector<std::string> found;
+  for (const auto& [name, value] : now.items()) {
+    if (!saved.contains(name) || saved.at(name) == value) continue;
+    found.push_back(fmt::format("{} is {}, the run that saved this checkpoint had {}", name,
+                                value.dump(), saved.at(name).dump()));
+  }
+  return found;
+}
+
+checkpoint::SaveResult save_checkpoint(Session& session, checkpoint::Coordinator& ranks,
+                                       const SavePlace& place, const ControlValues& control,
+                                       const Json& run) {
+  checkpoint::SaveRequest request;
+  request.output_dir = place.output_dir;
+  request.step = place.step;
+  request.save_total_limit = place.save_total_limit;
+  checkpoint::CheckpointWriter writer(request, saved_pieces(session.plan()), ranks);
+  WriterSink sink(writer);
+  session.save(sink);
+  try {
+    for (const auto& file :
+         export_weights(session, ranks.rank(), place.model_folder, writer.folder())) {
+      writer.include(file);
+    }
+  } catch (const DeviceError& error) {
+    writer.fail(error.what());
+  }
+  Json state;
+  for (const auto& [name, field] : kKept)
+    state["control"][std::string(name)] = value(control, field);
+  state["run"] = run;
+  return writer.commit(state);
+}
+
+void export_model(Session& session, checkpoint::Coordinator& ranks,
+                  const std::filesystem::path& model_folder, const std::filesystem::path& to) {
+  std::string problem;
+  try {
+    export_weights(session, ranks.rank(), model_folder, to);
+  } catch (const DeviceError& error) {
+    problem = error.what();
+  }
+  checkpoint::agree(ranks, "export", problem);
+}
+
+}  // namespace trireme::train

@@ -1,0 +1,56 @@
+// Checkpoints and model folders of a run: what a session hands out, written; what is there, read.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "checkpoint/coordinator.h"
+#include "checkpoint/reader.h"
+#include "checkpoint/writer.h"
+#include "config/run_config.h"
+#include "train/session.h"
+
+namespace trireme::train {
+
+/// The state of a checkpoint, whatever layout saved it.
+class CheckpointSource final : public StateSource {
+ public:
+  /// `folder` was verified by find_newest or open_named.
+  explicit CheckpointSource(const std::filesystem::path& folder) : reader_(folder) {}
+  int64_t step() const { return reader_.step(); }
+  const Json& state() const { return reader_.state(); }
+  void read(const model::Parameter& parameter, plan::Plane plane, const mesh::Box& box,
+            float* out) override;
+  void read_control(std::span<double> control) override;
+
+ private:
+  checkpoint::CheckpointReader reader_;
+};
+
+/// What a run is, as far as a resume must know: kept in the state of every checkpoint.
+Json describe_run(const config::RunConfig& config, int64_t num_samples, int64_t data_ranks);
+/// One sentence for each setting that differs from the run that saved: the schedule, the order of
+/// the data or the numbers will not be those of that run.
+std::vector<std::string> differences(const Json& saved, const Json& now);
+
+struct SavePlace {
+  std::filesystem::path output_dir;
+  std::filesystem::path model_folder;  // whose config and tokenizer files are copied
+  int64_t step = 0;
+  int64_t save_total_limit = 0;
+};
+
+/// Collective: writes and publishes output_dir/checkpoint-N with the Hugging Face weights beside
+/// it. The session was flushed. Throws the same DeviceError on every rank; older checkpoints stay.
+checkpoint::SaveResult save_checkpoint(Session& session, checkpoint::Coordinator& ranks,
+                                       const SavePlace& place, const ControlValues& control,
+                                       const Json& run);
+
+/// Collective: the Hugging Face folder of the trained model; rank 0 writes.
+void export_model(Session& session, checkpoint::Coordinator& ranks,
+                  const std::filesystem::path& model_folder, const std::filesystem::path& to);
+
+}  // namespace trireme::train
