@@ -8,11 +8,15 @@ namespace trireme::tokenizer {
 BpeMerges::BpeMerges(const std::array<int32_t, 256>& byte_ids, std::span<const BpeMerge> merges)
     : byte_ids_(byte_ids),
       slots_(std::bit_ceil(2 * merges.size() + 2)),
+      filter_(kFilterBits / 64),
       mask_(slots_.size() - 1),
       shift_(64 - std::countr_zero(slots_.size())) {
   for (size_t rank = 0; rank < merges.size(); ++rank) {
     const uint64_t key = key_of(merges[rank].left, merges[rank].right);
-    size_t slot = slot_of(key);
+    const uint64_t hash = hash_of(key);
+    const uint64_t bit = hash & (kFilterBits - 1);
+    filter_[bit / 64] |= uint64_t{1} << (bit % 64);
+    size_t slot = hash >> shift_;
     while (slots_[slot].found.rank >= 0 && slots_[slot].key != key) slot = (slot + 1) & mask_;
     slots_[slot] = {key, {static_cast<int32_t>(rank), merges[rank].result}};
   }

@@ -30,7 +30,11 @@ class BpeMerges {
   int32_t byte_id(uint8_t byte) const { return byte_ids_[byte]; }
   Found find(int32_t left, int32_t right) const {
     const uint64_t key = key_of(left, right);
-    for (size_t slot = slot_of(key);; slot = (slot + 1) & mask_) {
+    const uint64_t hash = hash_of(key);
+    // Most pairs do not merge: a bit that stays in the cache tells without touching the table.
+    const uint64_t bit = hash & (kFilterBits - 1);
+    if ((filter_[bit / 64] >> (bit % 64) & 1) == 0) return {};
+    for (size_t slot = hash >> shift_;; slot = (slot + 1) & mask_) {
       if (slots_[slot].key == key) return slots_[slot].found;
       if (slots_[slot].found.rank < 0) return {};
     }
@@ -44,14 +48,17 @@ class BpeMerges {
   static uint64_t key_of(int32_t left, int32_t right) {
     return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
   }
-  size_t slot_of(uint64_t key) const {
-    return static_cast<size_t>((key * 0x9e3779b97f4a7c15u) >> shift_);
+  static uint64_t hash_of(uint64_t key) {
+    const uint64_t product = key * 0x9e3779b97f4a7c15u;
+    return product ^ product >> 32;
   }
 
+  static constexpr uint64_t kFilterBits = 1 << 21;
   std::array<int32_t, 256> byte_ids_;
-  std::vector<Slot> slots_;  // open addressing, a power of two, at most half full
+  std::vector<Slot> slots_;       // open addressing, a power of two, at most half full
+  std::vector<uint64_t> filter_;  // (kFilterBits / 64): set for the hash of every pair
   size_t mask_;
-  int shift_;  // keeps the upper bits of the product
+  int shift_;  // to the upper bits of a hash
 };
 
 /// Scratch of one thread: merges one piece of text after another.

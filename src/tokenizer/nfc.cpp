@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "base/error.h"
 #include "tokenizer/utf8.h"
@@ -34,18 +35,6 @@ utf8proc_propval_t combining_class(int32_t code_point) {
   return utf8proc_get_property(code_point)->combining_class;
 }
 
-bool all_plain(std::string_view text) {
-  const char* const end = text.data() + text.size();
-  for (const char* p = text.data(); p != end;) {
-    if (static_cast<unsigned char>(*p) < 0x80) {
-      ++p;
-    } else if (!plain_in_nfc(next_code_point(&p))) {
-      return false;
-    }
-  }
-  return true;
-}
-
 // Canonical order: marks between two starters by class, equal classes as they stand.
 void order_marks(std::vector<int32_t>* text) {
   const auto is_starter = [](int32_t c) { return combining_class(c) == 0; };
@@ -71,10 +60,37 @@ NfcNormalizer::NfcNormalizer() {
 }
 
 std::string_view NfcNormalizer::normalize(std::string_view text) {
-  if (all_plain(text)) return text;
-  result_.clear();
   const char* const end = text.data() + text.size();
+  const char* copied = text.data();  // text before it is in result_
+  const char* plain = text.data();   // the last plain character
+  bool changed = false;
   for (const char* p = text.data(); p != end;) {
+    const char* const at = p;
+    if (static_cast<unsigned char>(*p) < 0x80) {
+      plain = p++;
+      continue;
+    }
+    if (plain_in_nfc(next_code_point(&p))) {
+      plain = at;
+      continue;
+    }
+    // A plain character may join with what follows it, never with what goes before.
+    while (p != end) {
+      const char* next = p;
+      if (plain_in_nfc(next_code_point(&next))) break;
+      p = next;
+    }
+    if (!std::exchange(changed, true)) result_.clear();
+    result_.append(copied, plain);
+    append_normalized(plain, p);
+    copied = plain = p;
+  }
+  if (!changed) return text;
+  return result_.append(copied, end);
+}
+
+void NfcNormalizer::append_normalized(const char* p, const char* end) {
+  while (p != end) {
     const uint32_t c = next_code_point(&p);
     if (late_.contains(c)) {
       flush();
@@ -90,7 +106,6 @@ std::string_view NfcNormalizer::normalize(std::string_view text) {
     pending_.insert(pending_.end(), parts, parts + count);
   }
   flush();
-  return result_;
 }
 
 void NfcNormalizer::flush() {

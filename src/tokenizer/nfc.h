@@ -11,8 +11,8 @@
 
 namespace trireme::tokenizer {
 
-/// True for characters that NFC never touches, moves or joins with a neighbour: text of these
-/// alone is in NFC. Conservative: covers the frequent scripts only.
+/// True for characters that NFC never changes, moves or joins with what goes before them: text of
+/// these alone is in NFC. Conservative: covers the frequent scripts only.
 bool plain_in_nfc(uint32_t code_point);
 
 /// Scratch of one thread, reused from text to text.
@@ -24,6 +24,7 @@ class NfcNormalizer {
   std::string_view normalize(std::string_view text);
 
  private:
+  void append_normalized(const char* begin, const char* end);
   void flush();
 
   CodePointSet late_;
