@@ -55,7 +55,7 @@ void HfWriter::cut_into_shards() {
   for (size_t t = 0; t < tensors_.size(); ++t) {
     const int64_t bytes = tensors_[t].bytes();
     const int64_t before = shards_.empty() ? 0 : shards_.back().bytes;
-    if (shards_.empty() || (before > 0 && before + bytes > options_.max_shard_bytes)) {
+    if (shards_.empty() || (before > 0 && bytes > 0 && before + bytes > options_.max_shard_bytes)) {
       shards_.push_back({"", t, t, 0});
     }
     shards_.back().last = t + 1;
