@@ -8,7 +8,9 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/text.h"
+#include "config/print.h"
 #include "config/schedule.h"
 #include "metrics/reporter.h"
 #include "metrics/text.h"
@@ -120,6 +122,7 @@ class Run {
     options.logging_steps = std::max<int64_t>(1, config::count_steps(config_.logging_steps, total));
     options.resumed_step = first_step_;
     reporter_.emplace(config_, options);
+    print_configuration();
     reporter_->begin(facts());
     print_memory();
     last_report_ = std::chrono::steady_clock::now();
@@ -189,13 +192,21 @@ class Run {
     return facts;
   }
 
+  /// The effective configuration: on the console, and with the run.
+  void print_configuration() const {
+    say(config::describe(config_));
+    for (const std::string& notice : parsed_.notices) say("note: " + notice);
+    if (ranks_.rank() != 0) return;
+    const std::filesystem::path folder = config_.output_dir;
+    replace_file(folder / "run_config.json", config::to_json(config_) + "\n");
+  }
+
   void print_memory() const {
     std::vector<metrics::MemoryRow> rows;
     for (const plan::MemoryRow& row : plan::memory_table(session_.plan())) {
       rows.push_back({row.owner, row.bytes, std::string(device::name_of(row.space))});
     }
     say(metrics::memory_table("Planned memory of rank 0", rows));
-    for (const std::string& notice : parsed_.notices) say(notice);
   }
 
   /// One line from rank 0.

@@ -1,6 +1,7 @@
 // A whole training run of one rank: from the configuration to the exported model.
 #pragma once
 
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -15,11 +16,16 @@ namespace trireme::train {
 /// The model that a configuration names; resolves what depends on it and on the number of ranks.
 model::ModelGraph resolve_model(config::ParseResult& parsed, int64_t data_ranks);
 
+/// The gradient was not finite for max_consecutive_skips steps in a row.
+class Diverged : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 /// Trains, saves, evaluates and exports as `parsed.config` says; rank 0 prints. Collective over the
 /// ranks. Everything borrowed outlives the call.
 ///
-/// Errors: ConfigError, DataError, DeviceError, CommError as documented with them; a run whose
-/// gradient was not finite for max_consecutive_skips steps ends with a DataError.
+/// Errors: ConfigError, DataError, DeviceError, CommError as documented with them, and Diverged.
 void run_training(const config::ParseResult& parsed, const model::ModelGraph& model, RunData& data,
                   device::Backend& backend, checkpoint::Coordinator& ranks);
 

@@ -1,0 +1,58 @@
+#include <cstdio>
+#include <map>
+
+#include "app/verbs.h"
+#include "base/error.h"
+#include "base/text.h"
+#include "checkpoint/coordinator.h"
+#include "checkpoint/hf_export.h"
+#include "checkpoint/reader.h"
+#include "checkpoint/report.h"
+
+namespace trireme::app {
+
+namespace {
+
+constexpr std::string_view kUsage =
+    "usage: trireme checkpoint list OUTPUT_DIR\n"
+    "       trireme checkpoint verify OUTPUT_DIR | CHECKPOINT\n"
+    "       trireme checkpoint export CHECKPOINT MODEL_DIR TO [f32|bf16|f16]\n\n"
+    "list shows the checkpoints of a run in the order in which a resume tries them; verify reads\n"
+    "every file again and compares its hash; export writes the fp32 masters of a checkpoint as a\n"
+    "Hugging Face folder, with the config and tokenizer files of MODEL_DIR.\n";
+
+int show(const checkpoint::Report& report) {
+  std::fputs(report.text.c_str(), stdout);
+  return report.good ? 0 : 1;
+}
+
+int export_to_folder(Arguments args) {
+  const std::string precision = args.size() == 5 ? args[4] : "f32";
+  const auto dtype = parse_dtype(precision);
+  if (dtype != DType::f32 && dtype != DType::bf16 && dtype != DType::f16) {
+    throw ConfigError("dtype", printable(precision), "choose f32, bf16 or f16");
+  }
+  checkpoint::SingleRank alone;
+  const auto folder = checkpoint::open_named(args[1], "checkpoint", alone);
+  checkpoint::export_checkpoint(folder, args[2], args[3], *dtype);
+  std::fputs(fmt::format("Exported {} to {}\n", folder.string(), args[3]).c_str(), stdout);
+  return 0;
+}
+
+}  // namespace
+
+int checkpoint_verb(Arguments args) {
+  if (args.empty() || args[0] == "--help" || args[0] == "-h") {
+    std::fputs(kUsage.data(), stdout);
+    return args.empty() ? 2 : 0;
+  }
+  if (args[0] == "list" && args.size() == 2) return show(checkpoint::list_report(args[1]));
+  if (args[0] == "verify" && args.size() == 2) return show(checkpoint::verify_report(args[1]));
+  if (args[0] == "export" && (args.size() == 4 || args.size() == 5)) return export_to_folder(args);
+  throw ConfigError(
+      fmt::format("checkpoint {} does not fit; it takes list OUTPUT_DIR, verify "
+                  "FOLDER, or export CHECKPOINT MODEL_DIR TO [f32|bf16|f16]",
+                  printable(fmt::format("{}", fmt::join(args, " ")))));
+}
+
+}  // namespace trireme::app

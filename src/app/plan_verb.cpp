@@ -1,0 +1,124 @@
+// `trireme plan`: what a run would take, without starting ranks or allocating anything.
+#include <cstdio>
+
+#include "app/verbs.h"
+#include "base/error.h"
+#include "base/text.h"
+#include "config/parse.h"
+#include "config/print.h"
+#include "cpu/communicator_calls.h"
+#include "cpu/op_table.h"
+#include "metrics/text.h"
+#include "plan/plan.h"
+#include "plan/print.h"
+#include "train/run.h"
+
+namespace trireme::app {
+
+namespace {
+
+struct PlanFlags {
+  int64_t world_size = 1;
+  int64_t rank = 0;
+  bool print_program = false;
+  bool expand = false;
+};
+
+std::vector<config::Option> rows(PlanFlags& flags) {
+  using config::extra_option;
+  return {
+      extra_option("world_size", flags.world_size, "ranks of the run that is planned")
+          .also({"gpus"})
+          .at_least(1),
+      extra_option("rank", flags.rank, "whose program is shown").at_least(0),
+      extra_option("print_program", flags.print_program,
+                   "print the training program of the rank and its memory map"),
+      extra_option("expand", flags.expand, "with --print_program: the operations of each phase")};
+}
+
+/// Sizes of the largest micro-batch: from the data where it is given, else the most there can be.
+struct Load {
+  ops::Extent capacity;
+  std::vector<int> accumulations;
+  int64_t steps = 1;
+  bool evaluates = false;
+};
+
+Load load_of(const config::RunConfig& config, const model::ModelGraph& model,
+             const PlanFlags& flags) {
+  constexpr int64_t kTokenMultiple = 16;
+  if (!config.data_path.empty()) {
+    train::RunData data(config, model.config, flags.world_size, flags.rank, kTokenMultiple);
+    return {data.capacity(), data.accumulations(), data.total_steps(), data.evaluates()};
+  }
+  const int64_t sequences = std::max(
+      config.per_device_train_batch_size,
+      config.eval_strategy == config::Strategy::no ? 0 : config.per_device_eval_batch_size);
+  return {{sequences * config.max_seq_length, sequences, config.max_seq_length},
+          {static_cast<int>(config.gradient_accumulation_steps)},
+          std::max<int64_t>(config.max_steps, 1),
+          config.eval_strategy != config::Strategy::no};
+}
+
+void print_summary(const plan::Plan& plan, const PlanFlags& flags, const Load& load) {
+  std::vector<metrics::MemoryRow> table;
+  for (const plan::MemoryRow& row : plan::memory_table(plan)) {
+    table.push_back({row.owner, row.bytes, std::string(device::name_of(row.space))});
+  }
+  const plan::Program& program = plan.train.rbegin()->second;
+  std::string text = metrics::memory_table(
+      fmt::format("Planned memory of each of {} ranks", flags.world_size), table);
+  text += fmt::format("Parameters: {}\n", metrics::thousands(plan.model.num_parameters()));
+  text += fmt::format("Largest micro-batch: {} tokens in {} sequences, the longest {}\n",
+                      load.capacity.tokens, load.capacity.sequences, load.capacity.longest);
+  text +=
+      fmt::format("Program {}: {} entries, {} stored instructions, hash {:016x}\n", program.name,
+                  program.schedule.size(), program.num_stored_instructions(), plan.hash);
+  std::fputs(text.c_str(), stdout);
+}
+
+}  // namespace
+
+int plan_verb(Arguments args) {
+  PlanFlags flags;
+  config::ParseSettings settings;
+  settings.needs_data = false;
+  settings.extra = rows(flags);
+  config::ParseResult parsed = config::parse(args, settings);
+  if (parsed.help) {
+    std::fputs(config::help_text(settings.extra).c_str(), stdout);
+    return 0;
+  }
+  if (flags.rank >= flags.world_size) {
+    throw ConfigError("rank", std::to_string(flags.rank),
+                      fmt::format("ranks go from 0 to world_size - 1 = {}", flags.world_size - 1));
+  }
+  const model::ModelGraph model = train::resolve_model(parsed, flags.world_size);
+  const Load load = load_of(parsed.config, model, flags);
+  const cpu::OpSizing op_sizing(1);
+  const cpu::CommSizing comm_sizing;
+  plan::PlanRequest request;
+  request.config = &parsed.config;
+  request.model = &model;
+  request.data_ranks = flags.world_size;
+  request.data_rank = flags.rank;
+  request.capacity = load.capacity;
+  request.rope_positions = std::max<int64_t>(1, load.capacity.longest);
+  request.schedule_entries = load.steps + 1;
+  request.accumulations = load.accumulations;
+  request.evaluates = load.evaluates;
+  request.op_sizing = &op_sizing;
+  request.comm_sizing = &comm_sizing;
+  const plan::Plan plan = plan::make_plan(request);
+  for (const std::string& notice : parsed.notices) std::fputs((notice + "\n").c_str(), stdout);
+  print_summary(plan, flags, load);
+  if (flags.print_program) {
+    for (const auto& [accumulation, program] : plan.train) {
+      const plan::PrintOptions options{.expand = flags.expand, .addresses = true};
+      std::fputs(("\n" + plan::print_program(program, plan.model, options)).c_str(), stdout);
+    }
+  }
+  return 0;
+}
+
+}  // namespace trireme::app

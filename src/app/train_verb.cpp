@@ -1,0 +1,29 @@
+#include <cstdio>
+
+#include "app/job.h"
+#include "app/verbs.h"
+#include "base/file.h"
+#include "config/parse.h"
+#include "config/print.h"
+#include "launch/ranks.h"
+#include "train/run.h"
+
+namespace trireme::app {
+
+int train_verb(Arguments args) {
+  config::ParseResult parsed = config::parse(args);
+  if (parsed.help) {
+    std::fputs(config::help_text().c_str(), stdout);
+    return 0;
+  }
+  const launch::Ranks ranks = launch::discover_ranks(launch::process_environment());
+  const model::ModelGraph model = train::resolve_model(parsed, ranks.world_size);
+  // Data are read and checked before any rank waits for another.
+  constexpr int64_t kTokenMultiple = 16;
+  train::RunData data(parsed.config, model.config, ranks.world_size, ranks.rank, kTokenMultiple);
+  Job job = join_job(ranks, parsed.config);
+  train::run_training(parsed, model, data, *job.backend, *job.ranks);
+  return 0;
+}
+
+}  // namespace trireme::app
