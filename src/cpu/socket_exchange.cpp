@@ -272,7 +272,7 @@ void SocketExchange::received(Channel& channel, int64_t bytes) {
     channel.in_header_left -= header;
     bytes -= header;
     if (channel.in_header_left > 0) return;
-    CallHeader mine = channel.out_header;
+    const CallHeader& mine = channel.out_header;
     if (const auto words = difference(mine, channel.in_header)) {
       flush_headers();
       throw CommError(fmt::format("{}: mismatch with rank {}: {}", describe(mine),
@@ -397,10 +397,19 @@ void SocketExchange::fail_timeout() const {
                               describe(active->out_header), timeout_.count(), names));
 }
 
+/// A rank that fails ends its sending side first and its process later, so a connection that is
+/// gone in both directions points closer to the cause than the one that was noticed.
 void SocketExchange::lost(const Channel& channel, const std::string& why) const {
+  std::string gone;
+  for (size_t k = 0; k < channels_.size(); ++k) {
+    if (!channels_[k].socket.valid()) continue;
+    pollfd entry{channels_[k].socket.get(), 0, 0};
+    if (poll(&entry, 1, 0) <= 0 || (entry.revents & (POLLHUP | POLLERR)) == 0) continue;
+    gone += fmt::format("{}rank {}", gone.empty() ? "" : " and ", ranks_[k]);
+  }
   const int rank = ranks_[static_cast<size_t>(place_of(channel))];
-  throw LostPeer(rank,
-                 fmt::format("{}: lost rank {}: {}", describe(channel.out_header), rank, why));
+  if (gone.empty()) gone = fmt::format("rank {}", rank);
+  throw LostPeer(fmt::format("{}: lost {}: {}", describe(channel.out_header), gone, why));
 }
 
 void SocketExchange::shut_down() {

@@ -19,14 +19,10 @@
 
 namespace trireme::cpu {
 
-/// A peer of the call that failed, for the caller to look up why.
+/// A connection ended; why is for the caller to look up.
 class LostPeer : public CommError {
  public:
-  LostPeer(int rank, const std::string& sentence) : CommError(sentence), rank_(rank) {}
-  int rank() const { return rank_; }
-
- private:
-  int rank_;
+  using CommError::CommError;
 };
 
 class SocketExchange {

@@ -1,16 +1,14 @@
 #include "cpu/stream.h"
 
-#include <pthread.h>
-
 #include "base/error.h"
+#include "store/thread.h"
 
 namespace trireme::cpu {
 
 Stream::Stream(device::StreamKind kind, int64_t capacity, ItemRunner& runner)
     : kind_(kind), runner_(runner), ring_(static_cast<size_t>(capacity)) {
   check(capacity >= 2, "a stream of {} items", capacity);
-  thread_ = std::thread([this] { work(); });
-  pthread_setname_np(thread_.native_handle(), std::string(name_of(kind)).c_str());
+  thread_ = store::start_thread(std::string(name_of(kind)), [this] { work(); });
 }
 
 Stream::~Stream() { stop(); }

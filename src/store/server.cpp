@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "store/memory_store.h"
+#include "store/thread.h"
 
 namespace trireme::store {
 namespace {
@@ -55,8 +56,7 @@ Server::Server(const ServerOptions& options)
       endpoint_{options.endpoint.host, bound_port(listener_)} {
   check(options.identity.token.size() >= 32, "a store without a token");
   if (!stop_.valid()) throw_errno("eventfd", "store server");
-  thread_ = std::thread([this] { serve(); });
-  pthread_setname_np(thread_.native_handle(), "store");
+  thread_ = start_thread("store", [this] { serve(); });
 }
 
 Server::~Server() {

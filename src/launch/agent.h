@@ -1,0 +1,31 @@
+// `trireme launch`: the ranks of one host, started, watched and ended together.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+namespace trireme::launch {
+
+struct LaunchOptions {
+  int num_processes = 1;                  // --nproc_per_node
+  std::string master_addr = "127.0.0.1";  // interface of the store
+  int master_port = 0;                    // 0: a free one
+  /// Starts each line of a rank with "[rank R] ". Otherwise standard output goes straight through.
+  bool prefix_output = false;
+  /// After one rank died the others get SIGTERM, and SIGKILL so much later.
+  std::chrono::milliseconds grace = std::chrono::seconds(10);
+  /// Empty: this program.
+  std::string program;
+};
+
+/// Runs `program arguments...` once per rank and returns the exit code of the job: 0, or that of
+/// the first rank that failed (128 + signal), named on standard error with its pid, its end and
+/// its last line. Hosts the job's store, which so outlives every rank.
+///
+/// SIGTERM, SIGINT, SIGHUP, SIGQUIT and SIGUSR1 are passed on to every rank. When this process
+/// dies, by whatever signal, the ranks die within a second. Call it from the main thread, before
+/// others exist. ConfigError for options that cannot be used (a port in use among them).
+int launch(const LaunchOptions& options, const std::vector<std::string>& arguments);
+
+}  // namespace trireme::launch

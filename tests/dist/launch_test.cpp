@@ -1,0 +1,166 @@
+// The launcher: sizes, exit codes, signals, and nothing left behind.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+
+#include "base/error.h"
+#include "dist/processes.h"
+
+namespace trireme::test {
+namespace {
+
+std::vector<std::string> launch_arguments(int size, std::vector<std::string> scenario,
+                                          std::vector<std::string> flags = {}) {
+  std::vector<std::string> arguments{"launch", "--nproc", std::to_string(size)};
+  arguments.insert(arguments.end(), flags.begin(), flags.end());
+  arguments.push_back("--");
+  arguments.insert(arguments.end(), scenario.begin(), scenario.end());
+  return arguments;
+}
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+class LaunchSizes : public testing::TestWithParam<int> {};
+
+TEST_P(LaunchSizes, EveryRankSums) {
+  const int size = GetParam();
+  Running job(DIST_WORKER, launch_arguments(size, {"sum"}));
+  EXPECT_EQ(job.finish(), 0) << job.err();
+  for (int rank = 0; rank < size; ++rank) {
+    EXPECT_TRUE(has(job.out(), fmt::format("rank {} sum {}\n", rank, size * (size + 1) / 2)))
+        << job.out();
+  }
+  EXPECT_EQ(job.err(), "");
+}
+INSTANTIATE_TEST_SUITE_P(Launch, LaunchSizes, testing::Values(1, 2, 3, 4, 5));
+
+TEST(Launch, PrefixesLinesWhenAsked) {
+  Running job(DIST_WORKER, launch_arguments(2, {"sum"}, {"--prefix"}));
+  EXPECT_EQ(job.finish(), 0) << job.err();
+  EXPECT_TRUE(has(job.out(), "[rank 0] rank 0 sum 3\n")) << job.out();
+  EXPECT_TRUE(has(job.out(), "[rank 1] rank 1 sum 3\n")) << job.out();
+}
+
+TEST(Launch, ExitsWithTheCodeOfTheFirstThatFailedAndNamesIt) {
+  Running job(DIST_WORKER, launch_arguments(3, {"exit", "2", "7"}));
+  const auto pids = read_pids(job, 3);
+  EXPECT_EQ(job.finish(), 7);
+  EXPECT_TRUE(has(job.err(), fmt::format("rank 2 (pid {}) exited with code 7; its last line: "
+                                         "last words of rank 2",
+                                         pids.at(2))))
+      << job.err();
+}
+
+TEST(Launch, ExitsWith128AndTheSignalOfAKilledRank) {
+  Running job(DIST_WORKER, launch_arguments(3, {"loop", "1000"}));
+  const auto pids = read_pids(job, 3);
+  ASSERT_EQ(kill(pids.at(1), SIGKILL), 0);
+  EXPECT_EQ(job.finish(), 128 + SIGKILL);
+  EXPECT_TRUE(has(job.err(), fmt::format("rank 1 (pid {}) was ended by signal 9", pids.at(1))))
+      << job.err();
+}
+
+TEST(Launch, KillsRanksThatDoNotGo) {
+  Running job(DIST_WORKER, launch_arguments(3, {"stubborn"}, {"--grace", "100"}));
+  EXPECT_EQ(job.finish(), 3) << job.err();
+}
+
+TEST(Launch, PassesSignalsOn) {
+  Running job(DIST_WORKER, launch_arguments(2, {"signals"}));
+  read_pids(job, 2);
+  for (const int number : {SIGUSR1, SIGHUP, SIGINT, SIGQUIT, SIGTERM}) {
+    job.process().signal(number);
+    for (const int rank : {0, 1}) job.line_with(fmt::format("rank {} got {}", rank, number));
+  }
+  EXPECT_EQ(job.finish(), 0) << job.err();
+}
+
+TEST(Launch, ARankEndedByAPassedSignalGivesItsCode) {
+  Running job(DIST_WORKER, launch_arguments(2, {"idle"}));
+  read_pids(job, 2);
+  job.process().signal(SIGTERM);
+  EXPECT_EQ(job.finish(), 128 + SIGTERM);
+}
+
+class LauncherDeath : public testing::TestWithParam<int> {};
+
+TEST_P(LauncherDeath, TakesTheRanksAlong) {
+  Running job(DIST_WORKER, launch_arguments(3, {"idle"}));
+  std::vector<store::Fd> ends;
+  for (const auto& [rank, pid] : read_pids(job, 3)) ends.push_back(watch_pid(pid));
+  job.process().signal(GetParam());
+  for (const store::Fd& end : ends) {
+    EXPECT_TRUE(store::wait_ready(end.get(), POLLIN, store::Clock::now() + kPatience));
+  }
+  job.finish();
+}
+INSTANTIATE_TEST_SUITE_P(Launch, LauncherDeath, testing::Values(SIGKILL, SIGSEGV, SIGABRT));
+
+TEST(Launch, TheControlPipeAloneEndsARank) {
+  // Without the kernel's parent-death signal: only the pipe's end tells.
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  store::Fd reader(ends[0]), writer(ends[1]);
+  ASSERT_EQ(fcntl(writer.get(), F_SETFD, FD_CLOEXEC), 0);
+  launch::SpawnOptions options;
+  options.program = DIST_WORKER;
+  options.arguments = {"idle"};
+  options.dies_with_parent = false;
+  options.inherited = {reader.get()};
+  options.environment = {{"TRIREME_CONTROL_FD", std::to_string(reader.get())}};
+  launch::Process worker(options);
+  reader.reset();
+  EXPECT_FALSE(worker.wait(store::Clock::now() + std::chrono::milliseconds(200)));
+  writer.reset();
+  const auto status = worker.wait(store::Clock::now() + kPatience);
+  ASSERT_TRUE(status);
+  EXPECT_EQ(status->exit_code(), 128 + SIGKILL);
+}
+
+TEST(Launch, APortInUseIsRefusedByNumberAndTheFirstJobGoesOn) {
+  const std::string port = std::to_string(free_port());
+  Running first(DIST_WORKER, launch_arguments(2, {"loop", "100"}, {"--port", port}));
+  read_pids(first, 2);
+  Running second(DIST_WORKER, launch_arguments(2, {"sum"}, {"--port", port}));
+  EXPECT_EQ(second.finish(), 2);
+  EXPECT_TRUE(has(second.err(), "master_port = " + port)) << second.err();
+  first.process().signal(SIGUSR1);
+  EXPECT_EQ(first.finish(), 0) << first.err();
+}
+
+TEST(Launch, AMissingProgramIsNamed) {
+  Running job(DIST_WORKER, launch_arguments(2, {"sum"}, {"--program", "/nonexistent/program"}));
+  EXPECT_EQ(job.finish(), 1);
+  EXPECT_TRUE(has(job.err(), "/nonexistent/program")) << job.err();
+}
+
+TEST(Launch, AbuseOfTheStoreLeavesTheJobUnharmed) {
+  const int port = free_port();
+  Running job(DIST_WORKER, launch_arguments(2, {"loop", "1000"}, {"--port", std::to_string(port)}));
+  read_pids(job, 2);
+  std::vector<store::Fd> silent;
+  std::string reason;
+  for (int i = 0; i < 200; ++i) {
+    silent.push_back(
+        store::try_connect({"127.0.0.1", port}, store::Clock::now() + kPatience, &reason));
+    ASSERT_TRUE(silent.back().valid()) << reason;
+    if (i % 2 == 0) continue;
+    const std::string garbage(static_cast<size_t>(100 * i), static_cast<char>(i));
+    (void)store::send_all(silent.back().get(),
+                          std::as_bytes(std::span(garbage.data(), garbage.size())),
+                          store::Clock::now() + kPatience);
+  }
+  // A rank with another token is refused, and the job goes on.
+  auto environment = rank_environment(1, 2, port);
+  environment["TRIREME_TOKEN_FILE"] = "/proc/self/environ";
+  Running intruder(DIST_WORKER, {"sum"}, environment);
+  EXPECT_NE(intruder.finish(), 0);
+  job.process().signal(SIGUSR1);
+  EXPECT_EQ(job.finish(), 0) << job.err();
+}
+
+}  // namespace
+}  // namespace trireme::test
