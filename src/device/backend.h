@@ -33,6 +33,8 @@ class Backend {
   virtual const comm::CommSizing& comm_sizing() const = 0;
   /// Micro-batches are padded to multiples of so many tokens.
   virtual int64_t token_multiple() const = 0;
+  /// Bytes of logits worth computing at one time: enough rows for products at full speed.
+  virtual int64_t loss_chunk_bytes() const { return int64_t{128} << 20; }
   /// Lines for the banner: (name, value).
   virtual std::vector<std::pair<std::string, std::string>> facts() const = 0;
   virtual MemoryUse memory() const { return {}; }

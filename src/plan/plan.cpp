@@ -37,12 +37,11 @@ int64_t unit_elements(const ModelGraph& model) {
   return best > 0 ? best : *std::max_element(by_kind.begin(), by_kind.end());
 }
 
-/// Tokens per chunk of the loss: logits of a chunk stay near 128 MiB, a matrix product still has
-/// enough rows to run at speed.
-int64_t loss_chunk(const ModelGraph& model, const ops::Extent& capacity) {
-  constexpr int64_t kLogitsBytes = int64_t{128} << 20;
+/// Tokens per chunk of the loss: as many as the bytes of logits allow, and enough for a matrix
+/// product to run at speed.
+int64_t loss_chunk(const ModelGraph& model, const ops::Extent& capacity, int64_t logits_bytes) {
   constexpr int64_t kFewestRows = 256;
-  const int64_t rows = kLogitsBytes / (4 * model.dims[model::Dim::vocab]);
+  const int64_t rows = logits_bytes / (4 * model.dims[model::Dim::vocab]);
   const int64_t chunk = std::max(kFewestRows, rows / 64 * 64);
   return std::max<int64_t>(1, std::min(chunk, capacity.tokens));
 }
@@ -120,11 +119,16 @@ class Planner {
       if (u >= 1 && u <= blocks) key.level = levels[static_cast<size_t>(u) - 1];
       const auto [at, fresh] = known.try_emplace(key, static_cast<int>(context_.variants.size()));
       if (fresh) {
-        PhaseRequest phase{
-            &plan_.model,      key.kind,           key.trainable,
-            key.backward,      key.input_gradient, key.level,
-            plan_.compute,     plan_.capacity,     loss_chunk(plan_.model, plan_.capacity),
-            request_.op_sizing};
+        PhaseRequest phase{&plan_.model,
+                           key.kind,
+                           key.trainable,
+                           key.backward,
+                           key.input_gradient,
+                           key.level,
+                           plan_.compute,
+                           plan_.capacity,
+                           loss_chunk(plan_.model, plan_.capacity, request_.loss_chunk_bytes),
+                           request_.op_sizing};
         context_.variants.push_back(build_phases(phase));
       }
       context_.variant_of_unit.push_back(at->second);

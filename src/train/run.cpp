@@ -79,6 +79,7 @@ class Run {
     request.schedule_entries = data_.total_steps() + 1;
     request.accumulations = data_.accumulations();
     request.evaluates = data_.evaluates();
+    request.loss_chunk_bytes = backend_.loss_chunk_bytes();
     request.op_sizing = &backend_.op_sizing();
     request.comm_sizing = &backend_.comm_sizing();
     plan::Plan plan = plan::make_plan(request);
