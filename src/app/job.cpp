@@ -14,18 +14,18 @@ namespace trireme::app {
 namespace {
 
 std::unique_ptr<device::Backend> open_cpu(const launch::Ranks& ranks,
-                                          const config::RunConfig& config, comm::Store& store,
-                                          const std::string& host) {
+                                          const config::RunConfig& config, launch::World& world) {
   cpu::WorldOptions options;
   options.rank = ranks.rank;
   options.world_size = ranks.world_size;
-  options.host = host;
+  options.host = world.host();
   options.timeout = std::chrono::seconds(config.ddp_timeout);
   cpu::DeviceOptions device;
   device.delay_collectives = std::chrono::milliseconds(config.debug_comm_delay_ms);
   const int threads =
       std::max(1, host::read_cpu_topology().usable_cores() / ranks.local_world_size);
-  return std::make_unique<cpu::Backend>(cpu::connect_processes(store, options), threads, device);
+  return std::make_unique<cpu::Backend>(cpu::connect_processes(world.store(), options), threads,
+                                        device);
 }
 
 }  // namespace
@@ -37,15 +37,10 @@ Job join_job(const launch::Ranks& ranks, const config::RunConfig& config) {
   Job job;
   launch::WorldSettings settings;
   settings.shared_folder = config.output_dir;
-  std::string host;
-  const auto note_host = [&](const launch::MeetingPlace& place) {
-    host = place.host;
-    return std::unique_ptr<comm::Communicator>();
-  };
-  job.world = launch::connect_world(ranks, settings, note_host);
+  job.world = launch::connect_world(ranks, settings);
   job.ranks = std::make_unique<checkpoint::StoreCoordinator>(
       job.world->store(), ranks.rank, ranks.world_size, std::chrono::seconds(config.ddp_timeout));
-  job.backend = open_cpu(ranks, config, job.world->store(), host);
+  job.backend = open_cpu(ranks, config, *job.world);
   return job;
 }
 

@@ -98,8 +98,7 @@ LauncherWatch::~LauncherWatch() {
   thread_.join();
 }
 
-World::World(const Ranks& ranks, const WorldSettings& settings, const Environment& environment,
-             const MakeCommunicator& make)
+World::World(const Ranks& ranks, const WorldSettings& settings, const Environment& environment)
     : ranks_(ranks), settings_(settings), watch_(environment) {
   if (ranks.world_size == 1) {
     store_ = std::make_unique<store::MemoryStore>();
@@ -108,11 +107,9 @@ World::World(const Ranks& ranks, const WorldSettings& settings, const Environmen
   } else {
     join_foreign(environment);
   }
-  communicator_ = make({*store_, ranks_, host_, settings_.connect_timeout});
 }
 
 World::~World() {
-  communicator_.reset();
   if (ranks_.world_size == 1) return;
   try {
     int64_t left = store_->add(kLeft, 1);
@@ -203,8 +200,8 @@ std::unique_ptr<store::Client> World::connect_with_file(store::ClientOptions opt
 }
 
 std::unique_ptr<World> connect_world(const Ranks& ranks, const WorldSettings& settings,
-                                     const MakeCommunicator& make, const Environment& environment) {
-  return std::make_unique<World>(ranks, settings, environment, make);
+                                     const Environment& environment) {
+  return std::make_unique<World>(ranks, settings, environment);
 }
 
 }  // namespace trireme::launch

@@ -30,65 +30,72 @@ std::chrono::milliseconds timeout_from_environment() {
   return std::chrono::milliseconds(text == nullptr ? 30'000 : std::atoi(text));
 }
 
-std::unique_ptr<launch::World> connect() {
-  const auto make = [](const launch::MeetingPlace& place) {
-    return cpu::connect_processes(place.store, {.rank = place.ranks.rank,
-                                                .world_size = place.ranks.world_size,
-                                                .host = place.host,
-                                                .timeout = timeout_from_environment(),
-                                                .connect_timeout = place.connect_timeout});
-  };
+/// One rank's place and its communicator.
+struct Rank {
+  std::unique_ptr<launch::World> world;
+  std::unique_ptr<comm::Communicator> communicator;
+  int index() const { return communicator->rank(); }
+};
+
+Rank connect() {
   launch::WorldSettings settings;
   settings.connect_timeout = timeout_from_environment();
-  auto world =
-      launch::connect_world(launch::discover_ranks(launch::process_environment()), settings, make);
-  return world;
+  Rank rank;
+  rank.world =
+      launch::connect_world(launch::discover_ranks(launch::process_environment()), settings);
+  cpu::WorldOptions options;
+  options.rank = rank.world->ranks().rank;
+  options.world_size = rank.world->ranks().world_size;
+  options.host = rank.world->host();
+  options.timeout = timeout_from_environment();
+  options.connect_timeout = settings.connect_timeout;
+  rank.communicator = cpu::connect_processes(rank.world->store(), options);
+  return rank;
 }
 
-void announce(const launch::World& world) {
-  fmt::print("rank {} pid {}\n", world.ranks().rank, getpid());
+void announce(const Rank& rank) {
+  fmt::print("rank {} pid {}\n", rank.index(), getpid());
   std::fflush(stdout);
 }
 
 /// The sum of `value` over the ranks, `count` times.
-float sum(launch::World& world, float value, int64_t count) {
+float sum(Rank& rank, float value, int64_t count) {
   std::vector<float> data(static_cast<size_t>(count), value);
   const comm::CommPiece piece{data.data(), data.data(), count};
   std::vector<std::byte> workspace(static_cast<size_t>(cpu::CommSizing().workspace_bytes(
-      comm::CommKind::all_reduce, DType::f32, world.ranks().world_size, std::array{count})));
-  world.communicator().run({.kind = comm::CommKind::all_reduce,
-                            .pieces = std::span(&piece, 1),
-                            .workspace = workspace.data(),
-                            .workspace_bytes = static_cast<int64_t>(workspace.size())});
+      comm::CommKind::all_reduce, DType::f32, rank.communicator->world_size(), std::array{count})));
+  rank.communicator->run({.kind = comm::CommKind::all_reduce,
+                          .pieces = std::span(&piece, 1),
+                          .workspace = workspace.data(),
+                          .workspace_bytes = static_cast<int64_t>(workspace.size())});
   return data.back();
 }
 
 volatile sig_atomic_t stop_requested = 0;
 
 /// Sums until a collective fails or SIGUSR1 comes to rank 0 (told to the others by the sum).
-int loop(launch::World& world, int64_t count) {
+int loop(Rank& rank, int64_t count) {
   signal(SIGUSR1, [](int) { stop_requested = 1; });
-  announce(world);
+  announce(rank);
   for (int64_t i = 0;; ++i) {
-    world.store().add("loops", 1);
-    if (sum(world, world.ranks().rank == 0 ? static_cast<float>(stop_requested) : 0.0f, count) >
-        0) {
+    rank.world->store().add("loops", 1);
+    if (sum(rank, rank.index() == 0 ? static_cast<float>(stop_requested) : 0.0f, count) > 0) {
       return 0;
     }
   }
 }
 
 /// Prints every signal it gets; ends well after SIGTERM.
-int print_signals(launch::World& world) {
+int print_signals(Rank& rank) {
   sigset_t set;
   sigemptyset(&set);
   for (const int number : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1}) sigaddset(&set, number);
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
-  announce(world);
+  announce(rank);
   for (;;) {
     int number = 0;
     sigwait(&set, &number);
-    fmt::print("rank {} got {}\n", world.ranks().rank, number);
+    fmt::print("rank {} got {}\n", rank.index(), number);
     std::fflush(stdout);
     if (number == SIGTERM) return 0;
   }
@@ -97,36 +104,36 @@ int print_signals(launch::World& world) {
 int run_scenario(const std::vector<std::string>& arguments) {
   const std::string& scenario = arguments.at(0);
   const auto argument = [&](size_t i) { return std::atoi(arguments.at(i).c_str()); };
-  const auto world = connect();
-  const int rank = world->ranks().rank;
+  Rank rank = connect();
+  const int index = rank.index();
   if (scenario == "sum") {
-    const float total = sum(*world, static_cast<float>(rank + 1), 1000);
-    fmt::print("rank {} sum {}\n", rank, total);
+    const float total = sum(rank, static_cast<float>(index + 1), 1000);
+    fmt::print("rank {} sum {}\n", index, total);
     return 0;
   }
-  if (scenario == "loop") return loop(*world, argument(1));
-  if (scenario == "signals") return print_signals(*world);
+  if (scenario == "loop") return loop(rank, argument(1));
+  if (scenario == "signals") return print_signals(rank);
   if (scenario == "exit") {  // exit RANK CODE
-    announce(*world);
-    if (rank == argument(1)) {
-      fmt::print(stderr, "first\nlast words of rank {}\n", rank);
+    announce(rank);
+    if (index == argument(1)) {
+      fmt::print(stderr, "first\nlast words of rank {}\n", index);
       return argument(2);
     }
-    return loop(*world, 10);
+    return loop(rank, 10);
   }
   if (scenario == "stubborn") {  // rank 0 fails, the others do not go
     signal(SIGTERM, SIG_IGN);
-    announce(*world);
-    sum(*world, 1, 1);
-    if (rank == 0) return 3;
+    announce(rank);
+    sum(rank, 1, 1);
+    if (index == 0) return 3;
     for (;;) pause();
   }
   if (scenario == "mismatch") {
-    sum(*world, 1, rank == 1 ? 20 : 10);
+    sum(rank, 1, index == 1 ? 20 : 10);
     return 0;
   }
   if (scenario == "idle") {
-    announce(*world);
+    announce(rank);
     for (;;) pause();
   }
   throw ConfigError("scenario", scenario, "unknown");
