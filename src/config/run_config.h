@@ -86,6 +86,7 @@ struct RunConfig {
   DeviceChoice device = DeviceChoice::automatic;
   std::string deepspeed;  // path or text of the DeepSpeed JSON that was read; empty: none
   ZeroConfig zero;
+  int64_t shard_group_size = 0;  // ranks that share one copy of the state; 0: all data ranks
   ReduceAt reduce_at = ReduceAt::automatic;  // automatic: until resolve
   bool gradient_checkpointing = false;       // recompute = block unless `recompute` is given
   std::vector<RecomputeSpan> recompute;      // from the front; blocks beyond the spans: none

@@ -94,7 +94,7 @@ class Executor::Prepared {
       }
       comm::CommCall call;
       call.kind = transfer.kind;
-      call.group = transfer.axis == plan::GroupAxis::data ? executor_.data_group_ : 0;
+      call.group = executor_.groups_[static_cast<size_t>(transfer.axis)];
       call.dtype = transfer.dtype;
       call.workspace = address(transfer.workspace);
       call.workspace_bytes = transfer.workspace.count;
@@ -195,9 +195,7 @@ class Executor::Prepared {
 Executor::Executor(const plan::Plan& plan, device::Device& device, comm::Communicator& communicator,
                    PortHandler& ports, const ExecutorOptions& options)
     : plan_(plan), device_(device), ports_(ports), options_(options) {
-  std::vector<int> world(static_cast<size_t>(communicator.world_size()));
-  for (size_t r = 0; r < world.size(); ++r) world[r] = static_cast<int>(r);
-  data_group_ = communicator.add_group(world);
+  make_groups(communicator);
   for (int s = 0; s < device::kNumSpaces; ++s) {
     arenas_[s] =
         device.allocate(static_cast<device::Space>(s), plan.arenas[static_cast<size_t>(s)]);
@@ -213,6 +211,30 @@ Executor::Executor(const plan::Plan& plan, device::Device& device, comm::Communi
 }
 
 Executor::~Executor() = default;
+
+/// Every rank makes every group, in the same order; group 0 is the world.
+void Executor::make_groups(comm::Communicator& communicator) {
+  const plan::Sharding& s = plan_.sharding;
+  check(s.data_ranks() == communicator.world_size(), "a plan for {} ranks in a world of {}",
+        s.data_ranks(), communicator.world_size());
+  for (int64_t replica = 0; replica < s.replicas; ++replica) {
+    std::vector<int> ranks;
+    for (int64_t r = 0; r < s.shard_ranks; ++r) {
+      ranks.push_back(static_cast<int>(replica * s.shard_ranks + r));
+    }
+    const int group = communicator.add_group(ranks);
+    if (replica == s.replica) groups_[static_cast<size_t>(plan::GroupAxis::shard)] = group;
+  }
+  if (s.replicas == 1) return;
+  for (int64_t r = 0; r < s.shard_ranks; ++r) {
+    std::vector<int> ranks;
+    for (int64_t replica = 0; replica < s.replicas; ++replica) {
+      ranks.push_back(static_cast<int>(replica * s.shard_ranks + r));
+    }
+    const int group = communicator.add_group(ranks);
+    if (r == s.shard_rank) groups_[static_cast<size_t>(plan::GroupAxis::replica)] = group;
+  }
+}
 
 Executor::Prepared& Executor::prepared(const Program& program) {
   const auto at = prepared_.find(&program);

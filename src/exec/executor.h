@@ -1,6 +1,7 @@
 // Runs the programs of a plan on a device: the same schedule, every step.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -57,13 +58,14 @@ class Executor {
  private:
   class Prepared;
   Prepared& prepared(const plan::Program& program);
+  void make_groups(comm::Communicator& communicator);
 
   const plan::Plan& plan_;
   device::Device& device_;
   PortHandler& ports_;
   ExecutorOptions options_;
   std::byte* arenas_[device::kNumSpaces] = {};
-  int data_group_ = 0;
+  std::array<int, plan::kNumAxes> groups_{};  // communicator's group of each axis
   std::map<const plan::Program*, std::unique_ptr<Prepared>> prepared_;
   Ticket next_ticket_ = 0;
   int ticket_events_ = 0;  // first of kTicketsKept + 1 events

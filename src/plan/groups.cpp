@@ -31,17 +31,17 @@ std::vector<std::vector<int>> users_of(const ModelGraph& model) {
 
 class GroupMaker {
  public:
-  GroupMaker(const ModelGraph& model, int64_t data_ranks, int64_t persistence_threshold)
+  GroupMaker(const ModelGraph& model, int64_t shard_ranks, int64_t persistence_threshold)
       : model_(model), threshold_(persistence_threshold), users_(users_of(model)) {
-    result_.data_ranks = data_ranks;
+    result_.shard_ranks = shard_ranks;
     result_.places.resize(model.units.size());
   }
 
   Groups run() {
     for (int u = 0; u < model_.num_units(); ++u) place_unit(u);
     for (ParameterGroup& group : result_.groups) {
-      group.size = round_up(group.size, result_.data_ranks * kSliceAlignment);
-      group.slice = div_exact(group.size, result_.data_ranks);
+      group.size = round_up(group.size, result_.shard_ranks * kSliceAlignment);
+      group.slice = div_exact(group.size, result_.shard_ranks);
     }
     return std::move(result_);
   }
@@ -130,8 +130,8 @@ class GroupMaker {
 
 }  // namespace
 
-Groups make_groups(const ModelGraph& model, int64_t data_ranks, int64_t persistence_threshold) {
-  return GroupMaker(model, data_ranks, persistence_threshold).run();
+Groups make_groups(const ModelGraph& model, int64_t shard_ranks, int64_t persistence_threshold) {
+  return GroupMaker(model, shard_ranks, persistence_threshold).run();
 }
 
 std::vector<Segment> segments(const ModelGraph& model, const ParameterGroup& group, int64_t begin,

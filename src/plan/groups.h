@@ -2,7 +2,7 @@
 //
 // A unit's parameters lie in one flat buffer per class. A slot's tensors (q, k, v; gate, up) lie
 // without gaps where the matrix product reads them; slots start at multiples of kSlotAlignment;
-// a group is padded to data ranks x kSliceAlignment elements, and data rank r owns elements
+// a group is padded to shard ranks x kSliceAlignment elements, and shard rank r owns elements
 // [r * slice, (r + 1) * slice) of every plane. Every ZeRO stage has these owners.
 #pragma once
 
@@ -52,7 +52,7 @@ struct ParameterGroup {
   std::vector<Placed> placed;  // in storage order
   std::vector<int> users;      // units that read it, in order
   int64_t size = 0;            // padded elements
-  int64_t slice = 0;           // size / data ranks
+  int64_t slice = 0;           // size / shard ranks
 };
 
 /// Where a slot of a unit lies.
@@ -65,12 +65,12 @@ struct Groups {
   std::vector<ParameterGroup> groups;
   /// places[unit][slot]
   std::vector<std::vector<SlotPlace>> places;
-  int64_t data_ranks = 1;
+  int64_t shard_ranks = 1;
 };
 
 /// `persistence_threshold`: tensors of at most this many elements stay gathered (ZeRO-3); < 0:
 /// none.
-Groups make_groups(const model::ModelGraph& model, int64_t data_ranks,
+Groups make_groups(const model::ModelGraph& model, int64_t shard_ranks,
                    int64_t persistence_threshold);
 
 /// Segments of elements [begin, end) of a group, in order.

@@ -57,7 +57,7 @@ class HostWriter : public ProgramWriter {
         for_tiles(slice_begin(g), slice_begin(g) + context_.group(g).slice,
                   [&](int64_t begin, int64_t end) { load_tile(g, plane, begin, end); });
       }
-      if (data_ranks() > 1) spread(g);
+      if (sharding().shard_ranks > 1) spread(g);
     }
   }
 
@@ -82,11 +82,17 @@ class HostWriter : public ProgramWriter {
       int32_t source = s.value;
       if (!s.value_whole) {
         source = weight_slot(g);
-        emit_transfer(CommKind::all_gather, context_.compute, {gather_to_slot(g)},
-                      {reads(s.value), acquired(writes(source))}, true, context_.group(g).unit, -1);
+        emit_transfer({CommKind::all_gather,
+                       GroupAxis::shard,
+                       context_.compute,
+                       {gather_to_slot(g)},
+                       true,
+                       context_.group(g).unit},
+                      {reads(s.value), acquired(writes(source))});
       }
       for_tiles(0, context_.group(g).size, [&](int64_t begin, int64_t end) {
-        if (context_.sharding->data_rank == 0) export_tile(g, source, begin, end);
+        if (sharding().shard_rank == 0 && sharding().replica == 0)
+          export_tile(g, source, begin, end);
       });
       if (!s.value_whole) release_slot(source);
     }
@@ -107,7 +113,9 @@ class HostWriter : public ProgramWriter {
     return plane == Plane::exp_avg ? s.exp_avg : s.exp_avg_sq;
   }
 
+  /// One copy of the state is saved.
   void save_plane(int g, Plane plane) {
+    if (sharding().replica != 0) return;
     for_tiles(slice_begin(g), slice_begin(g) + context_.group(g).slice,
               [&](int64_t begin, int64_t end) { save_tile(g, plane, begin, end); });
   }
@@ -195,8 +203,13 @@ class HostWriter : public ProgramWriter {
 
   void gather_plane(int g, int32_t buffer, DType dtype) {
     if (buffer < 0) return;
-    emit_transfer(CommKind::all_gather, dtype, {gather_in_place(g, buffer, dtype)},
-                  {updates(buffer)}, true, context_.group(g).unit, -1);
+    emit_transfer({CommKind::all_gather,
+                   GroupAxis::shard,
+                   dtype,
+                   {gather_in_place(g, buffer, dtype)},
+                   true,
+                   context_.group(g).unit},
+                  {updates(buffer)});
   }
 
   /// After the owners loaded their slices: planes that persist whole become whole.

@@ -19,7 +19,7 @@ std::string_view name_of(Owner owner) {
 }
 
 std::string_view name_of(GroupAxis axis) {
-  static constexpr std::array<std::string_view, 2> kNames = {"dp", "world"};
+  static constexpr std::array<std::string_view, kNumAxes> kNames = {"dp", "replica", "world"};
   return pick(kNames, axis);
 }
 

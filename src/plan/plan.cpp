@@ -46,6 +46,22 @@ int64_t loss_chunk(const ModelGraph& model, const ops::Extent& capacity, int64_t
   return std::max<int64_t>(1, std::min(chunk, capacity.tokens));
 }
 
+/// Ranks that share one copy of the state.
+int64_t shard_group(const RunConfig& config, int64_t data_ranks) {
+  const int64_t size = config.shard_group_size;
+  if (size == 0) return data_ranks;
+  if (config.zero.stage == 0) {
+    throw ConfigError(
+        "shard_group_size", std::to_string(size),
+        "nothing is sharded at zero_stage 0; leave it out, or choose stage 1, 2 or 3");
+  }
+  if (data_ranks % size != 0) {
+    throw ConfigError("shard_group_size", std::to_string(size),
+                      fmt::format("the {} data ranks must be a multiple of it", data_ranks));
+  }
+  return size;
+}
+
 class Planner {
  public:
   explicit Planner(const PlanRequest& request) : request_(request), config_(*request.config) {}
@@ -58,7 +74,7 @@ class Planner {
     plan_.sharding =
         resolve_sharding(config_, plan_.model, request_.data_ranks, request_.data_rank);
     plan_.groups =
-        make_groups(plan_.model, request_.data_ranks,
+        make_groups(plan_.model, plan_.sharding.shard_ranks,
                     plan_.sharding.stage == 3 ? plan_.sharding.persistence_threshold : -1);
     plan_.state = make_state({&plan_.model, &plan_.groups, &plan_.sharding, plan_.compute,
                               config_.optim, request_.schedule_entries, request_.rope_positions});
@@ -201,8 +217,10 @@ Sharding resolve_sharding(const RunConfig& config, const ModelGraph& model, int6
   const int64_t unit = unit_elements(model);
   Sharding sharding;
   sharding.stage = zero.stage;
-  sharding.data_ranks = data_ranks;
-  sharding.data_rank = data_rank;
+  sharding.shard_ranks = shard_group(config, data_ranks);
+  sharding.shard_rank = data_rank % sharding.shard_ranks;
+  sharding.replicas = data_ranks / sharding.shard_ranks;
+  sharding.replica = data_rank / sharding.shard_ranks;
   sharding.reduce_each_micro_batch = config.reduce_at == config::ReduceAt::automatic
                                          ? zero.stage >= 2
                                          : config.reduce_at == config::ReduceAt::micro;

@@ -58,8 +58,10 @@ struct Span {
   bool operator==(const Span&) const = default;
 };
 
-/// Among whom a transfer runs. Stages and tensor ranks add theirs.
-enum class GroupAxis : uint8_t { data, world };
+/// Among whom a transfer runs: the ranks that share one copy of the state, those that hold the same
+/// part of different copies, or all. Stages and tensor ranks add theirs.
+enum class GroupAxis : uint8_t { shard, replica, world };
+inline constexpr int kNumAxes = 3;
 std::string_view name_of(GroupAxis axis);
 
 struct TransferPiece {
@@ -72,7 +74,7 @@ struct TransferPiece {
 
 struct Transfer {
   comm::CommKind kind{};
-  GroupAxis axis = GroupAxis::data;
+  GroupAxis axis = GroupAxis::shard;
   DType dtype{};
   std::vector<TransferPiece> pieces;
   Span workspace;

@@ -75,7 +75,7 @@ void ProgramWriter::emit_optimizer(int g) {
   const bool adamw = context_.optimizer == config::Optimizer::adamw;
   std::vector<FlatOp> ops;
   for (const Segment& segment : segments(*context_.model, group, begin, end)) {
-    const int64_t tile = context_.sharding->optimizer_tile.value_or(segment.end - segment.begin);
+    const int64_t tile = sharding().optimizer_tile.value_or(segment.end - segment.begin);
     for (int64_t at = segment.begin; at < segment.end; at += tile) {
       const int64_t stop = std::min(segment.end, at + tile);
       const auto owned = [&](int32_t buffer, DType dtype) {
@@ -110,45 +110,63 @@ TransferPiece ProgramWriter::gather_to_slot(int g) {
   return {context_.group_state(g).value, weight_slot(g), 0, 0, context_.group(g).slice};
 }
 
-void ProgramWriter::emit_transfer(CommKind kind, DType dtype, std::vector<TransferPiece> pieces,
-                                  std::vector<BufferAccess> accesses, bool set, int unit,
-                                  int micro_batch, const std::vector<int32_t>& after) {
-  if (pieces.empty()) return;
-  const bool control = dtype == DType::f64;
-  std::string key = fmt::format("{}/{}", static_cast<int>(kind), static_cast<int>(dtype));
+int64_t ProgramWriter::group_size(GroupAxis axis) const {
+  switch (axis) {
+    case GroupAxis::shard:
+      return sharding().shard_ranks;
+    case GroupAxis::replica:
+      return sharding().replicas;
+    case GroupAxis::world:
+      return sharding().data_ranks();
+  }
+  return 1;
+}
+
+void ProgramWriter::emit_transfer(TransferWish wish, std::vector<BufferAccess> accesses,
+                                  const std::vector<int32_t>& after) {
+  if (wish.pieces.empty()) return;
+  const bool control = wish.axis == GroupAxis::world;
+  std::string key = fmt::format("{}/{}/{}", static_cast<int>(wish.kind),
+                                static_cast<int>(wish.axis), static_cast<int>(wish.dtype));
   std::vector<int64_t> counts;
-  for (const TransferPiece& piece : pieces) {
+  for (const TransferPiece& piece : wish.pieces) {
     key += fmt::format("/{}+{}>{}+{}x{}", piece.send, piece.send_offset, piece.receive,
                        piece.receive_offset, piece.count);
     counts.push_back(piece.count);
   }
-  const int64_t staging = context_.comm_sizing->workspace_bytes(kind, dtype, data_ranks(), counts);
+  const int64_t staging =
+      context_.comm_sizing->workspace_bytes(wish.kind, wish.dtype, group_size(wish.axis), counts);
+  Span workspace;
+  if (staging > 0) {
+    workspace = {staging_buffer(control, staging), DType::u8, 0, staging};
+    accesses.push_back(acquired(released(writes(workspace.buffer))));
+  }
   const auto [at, fresh] = transfers_.try_emplace(key, program_.transfers.size());
+  if (fresh) {
+    program_.transfers.push_back(
+        {wish.kind, wish.axis, wish.dtype, std::move(wish.pieces), workspace});
+  }
   Entry entry;
   entry.kind = EntryKind::transfer;
   entry.stream = control ? StreamKind::comm_control : StreamKind::comm_dp;
-  if (staging > 0) {
-    const auto [buffer, made] = staging_.try_emplace(control ? 1 : 0, -1);
-    if (made) {
-      buffer->second = emitter_.add_buffer(control ? "staging.control" : "staging.data",
-                                           Owner::staging, Space::device, 0);
-    }
-    int64_t& bytes = program_.buffers[static_cast<size_t>(buffer->second)].bytes;
-    bytes = std::max(bytes, staging);
-    accesses.push_back(acquired(released(writes(buffer->second))));
-  }
-  if (fresh) {
-    const Span workspace =
-        staging > 0 ? Span{staging_[control ? 1 : 0], DType::u8, 0, staging} : Span{};
-    program_.transfers.push_back(
-        {kind, control ? GroupAxis::world : GroupAxis::data, dtype, std::move(pieces), workspace});
-  }
   entry.item = at->second;
-  entry.set = set;
-  entry.unit = unit;
-  entry.micro_batch = micro_batch;
-  entry.what = comm::name_of(kind);
+  entry.set = wish.set;
+  entry.unit = wish.unit;
+  entry.micro_batch = wish.micro_batch;
+  entry.what = comm::name_of(wish.kind);
   emitter_.emit(std::move(entry), std::move(accesses), after);
+}
+
+/// One buffer for all transfers of a stream, as large as the largest needs.
+int32_t ProgramWriter::staging_buffer(bool control, int64_t bytes) {
+  int32_t& buffer = staging_[control ? 1 : 0];
+  if (buffer < 0) {
+    buffer = emitter_.add_buffer(control ? "staging.control" : "staging.data", Owner::staging,
+                                 Space::device, 0);
+  }
+  int64_t& room = program_.buffers[static_cast<size_t>(buffer)].bytes;
+  room = std::max(room, bytes);
+  return buffer;
 }
 
 int64_t ProgramWriter::workspace_of(const FlatOp& op) const {
@@ -213,9 +231,9 @@ void ProgramWriter::emit_port(StreamKind stream, const Port& port,
 }
 
 void ProgramWriter::emit_sum(int32_t from, int32_t to, int64_t count) {
-  if (data_ranks() == 1) return;
-  emit_transfer(CommKind::all_reduce, DType::f64, {{from, to, 0, 0, count}},
-                {reads(from), writes(to)}, true, -1, -1);
+  if (sharding().data_ranks() == 1) return;
+  emit_transfer({CommKind::all_reduce, GroupAxis::world, DType::f64, {{from, to, 0, 0, count}}},
+                {reads(from), writes(to)});
 }
 
 }  // namespace trireme::plan

@@ -19,11 +19,9 @@ class ProgramWriter {
  protected:
   enum class Range { slice, whole };
 
-  int64_t data_ranks() const { return context_.sharding->data_ranks; }
+  const Sharding& sharding() const { return *context_.sharding; }
   /// First element of the group that this rank owns.
-  int64_t slice_begin(int g) const {
-    return context_.group(g).slice * context_.sharding->data_rank;
-  }
+  int64_t slice_begin(int g) const { return context_.group(g).slice * sharding().shard_rank; }
   /// Elements [begin, end) of the group within a plane that is whole or this rank's slice.
   Span plane_span(int g, int32_t buffer, bool whole, DType dtype, int64_t begin, int64_t end) const;
   Span value_span(int g, int64_t begin, int64_t end) const;
@@ -37,9 +35,18 @@ class ProgramWriter {
   TransferPiece gather_in_place(int g, int32_t buffer, DType dtype) const;
   /// Gather of a sliced value into its slot.
   TransferPiece gather_to_slot(int g);
-  void emit_transfer(comm::CommKind kind, DType dtype, std::vector<TransferPiece> pieces,
-                     std::vector<BufferAccess> accesses, bool set, int unit, int micro_batch,
+  struct TransferWish {
+    comm::CommKind kind{};
+    GroupAxis axis{};
+    DType dtype{};
+    std::vector<TransferPiece> pieces = {};  // none: nothing is emitted
+    bool set = true;
+    int unit = -1;
+    int micro_batch = -1;
+  };
+  void emit_transfer(TransferWish wish, std::vector<BufferAccess> accesses,
                      const std::vector<int32_t>& after = {});
+  int64_t group_size(GroupAxis axis) const;
   int64_t workspace_of(const FlatOp& op) const;
   /// One entry of flat operations on the compute stream. Counts may differ between ranks, plans
   /// must not: the entry is there also without operations, with at least `workspace` bytes.
@@ -62,8 +69,9 @@ class ProgramWriter {
 
   std::map<std::pair<int32_t, int32_t>, int32_t> weight_slots_;
   std::map<std::pair<int32_t, int32_t>, int32_t> gradient_slots_;
+  int32_t staging_buffer(bool control, int64_t bytes);
   std::map<std::string, int32_t> transfers_;  // by content: stored once
-  std::map<int64_t, int32_t> staging_;        // by transfer dtype: one buffer for all
+  int32_t staging_[2] = {-1, -1};             // of the data and of the control stream
 };
 
 }  // namespace trireme::plan

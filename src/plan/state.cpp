@@ -31,7 +31,7 @@ class StateMaker {
   }
 
   void add_group(const ParameterGroup& group) {
-    const bool spread = sharding_.data_ranks > 1;
+    const bool spread = sharding_.shard_ranks > 1;
     const auto elements = [&](bool whole) { return whole ? group.size : group.slice; };
     GroupState s;
     s.value_whole = !spread || sharding_.stage < 3 || group.key.persistent;
@@ -78,7 +78,7 @@ class StateMaker {
         s.weight_slot = place(state_.weight_pools, weight_pools, weight_members, group,
                               size_of(request_.compute), sharding_.weight_slots, group.name);
       }
-      if (group.key.trainable && sharding_.data_ranks > 1 && sharding_.reduce_each_micro_batch) {
+      if (group.key.trainable && sharding_.shard_ranks > 1 && sharding_.reduce_each_micro_batch) {
         s.gradient_slot = place(state_.gradient_pools, gradient_pools, gradient_members, group, 4,
                                 sharding_.gradient_slots, group.name);
       }
@@ -104,7 +104,7 @@ class StateMaker {
                             request_.rope_positions * request_.model->config.head_dim * 4);
     state_.sums = add("sums", Owner::control, f64(ops::kNumSums));
     state_.eval_sums = add("eval_sums", Owner::control, f64(2));
-    if (sharding_.data_ranks > 1) {
+    if (sharding_.data_ranks() > 1) {
       state_.world_sums = add("world_sums", Owner::control, f64(ops::kNumSums));
       state_.eval_world_sums = add("eval_world_sums", Owner::control, f64(2));
     } else {

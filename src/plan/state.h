@@ -13,11 +13,14 @@
 
 namespace trireme::plan {
 
-/// How the step is cut over data ranks, resolved from the configuration.
+/// How the step is cut over data ranks, resolved from the configuration. Data rank = replica x
+/// shard_ranks + shard_rank: one copy of the state lies in shard_ranks neighbours.
 struct Sharding {
   int stage = 0;  // ZeRO 0-3
-  int64_t data_ranks = 1;
-  int64_t data_rank = 0;
+  int64_t shard_ranks = 1;
+  int64_t shard_rank = 0;
+  int64_t replicas = 1;  // hybrid sharding: copies of the state
+  int64_t replica = 0;
   bool reduce_each_micro_batch = false;
   bool overlap = true;
   int64_t weight_slots = 2;  // of each pool of gathered groups
@@ -28,6 +31,8 @@ struct Sharding {
   std::optional<int64_t> reuse_distance;
   std::optional<int64_t> optimizer_tile;  // elements
   int64_t persistence_threshold = -1;
+
+  int64_t data_ranks() const { return shard_ranks * replicas; }
 };
 
 /// A place among interchangeable buffers: group i of a pool uses slot i mod pool size.

@@ -155,7 +155,7 @@ void StepWriter::write() {
 // Weights ------------------------------------------------------------------------------------
 
 void StepWriter::prefetch(size_t event) {
-  const size_t horizon = event + static_cast<size_t>(context_.sharding->prefetch);
+  const size_t horizon = event + static_cast<size_t>(sharding().prefetch);
   while (next_prefetch_ < events_.size() && next_prefetch_ <= horizon) {
     if (!bring(next_prefetch_, event)) break;
     ++next_prefetch_;
@@ -191,8 +191,9 @@ bool StepWriter::bring(size_t event, size_t running) {
   // A gather starts no earlier than the prefetch distance says.
   std::vector<int32_t> after;
   if (running > 0) after.push_back(event_entry_[running - 1]);
-  emit_transfer(CommKind::all_gather, context_.compute, std::move(pieces), std::move(accesses),
-                true, unit, events_[event].micro_batch, after);
+  emit_transfer({CommKind::all_gather, GroupAxis::shard, context_.compute, std::move(pieces), true,
+                 unit, events_[event].micro_batch},
+                std::move(accesses), after);
   return true;
 }
 
@@ -233,7 +234,7 @@ bool StepWriter::keep(int group, size_t event) const {
       distance += context_.group(other).size;
     }
   }
-  if (context_.sharding->reuse_distance) return distance <= *context_.sharding->reuse_distance;
+  if (sharding().reuse_distance) return distance <= *sharding().reuse_distance;
   // The only slot of its pool is better lent to others in between.
   return next == event + 1 ||
          context_.state->weight_pools[static_cast<size_t>(place.pool)].slots > 1;
@@ -356,32 +357,46 @@ void StepWriter::emit_phase(size_t index) {
 // Gradients ----------------------------------------------------------------------------------
 
 void StepWriter::reduce(const Event& event) {
-  if (!event.backward || data_ranks() == 1) return;
-  const bool micro = context_.sharding->reduce_each_micro_batch;
+  if (!event.backward || sharding().data_ranks() == 1) return;
+  const bool micro = sharding().reduce_each_micro_batch;
   const bool last_batch = event.micro_batch + 1 == micro_batches_;
   if (!micro && !last_batch) return;
   const bool set = !micro || event.micro_batch == 0;
-  std::vector<TransferPiece> pieces;
-  std::vector<TransferPiece> back;  // stage 0: every rank updates everything
+  const bool spread = sharding().shard_ranks > 1;
+  // Scattered to the owners; summed over the copies; where every rank updates everything, back.
+  std::vector<TransferPiece> scatter;
+  std::vector<TransferPiece> sum;
+  std::vector<TransferPiece> back;
+  std::vector<BufferAccess> scatter_accesses;
   std::vector<BufferAccess> accesses;
-  std::vector<BufferAccess> back_accesses;
   for (int g : groups_of(event.unit, phase_of(event), Bound::gradient)) {
     if (!last_writer(g, event.unit)) continue;
     const GroupState& s = context_.group_state(g);
-    const int32_t from = micro ? gradient_slot(g) : s.gradient;
-    const int64_t to = s.gradient_whole ? slice_begin(g) * 4 : 0;
-    pieces.push_back({from, s.gradient, 0, to, context_.group(g).slice});
-    if (micro) accesses.push_back(released(reads(from)));
-    accesses.push_back(micro && set ? writes(s.gradient) : updates(s.gradient));
-    if (context_.sharding->stage == 0 && last_batch) {
-      back.push_back(gather_in_place(g, s.gradient, DType::f32));
-      back_accesses.push_back(updates(s.gradient));
-    }
+    const bool in_slot = s.gradient_slot.used();
+    const int32_t from = in_slot ? gradient_slot(g) : s.gradient;
+    const int64_t own = s.gradient_whole ? slice_begin(g) * 4 : 0;
+    scatter.push_back({from, s.gradient, 0, own, context_.group(g).slice});
+    if (in_slot) scatter_accesses.push_back(released(reads(from)));
+    scatter_accesses.push_back(in_slot && set ? writes(s.gradient) : updates(s.gradient));
+    sum.push_back({s.gradient, s.gradient, own, own, context_.group(g).slice});
+    back.push_back(gather_in_place(g, s.gradient, DType::f32));
+    accesses.push_back(updates(s.gradient));
   }
-  emit_transfer(CommKind::reduce_scatter, DType::f32, std::move(pieces), std::move(accesses), set,
-                event.unit, event.micro_batch);
-  emit_transfer(CommKind::all_gather, DType::f32, std::move(back), std::move(back_accesses), true,
-                event.unit, event.micro_batch);
+  const auto wish = [&](CommKind kind, GroupAxis axis, std::vector<TransferPiece> pieces) {
+    return TransferWish{kind, axis,       DType::f32,       std::move(pieces),
+                        set,  event.unit, event.micro_batch};
+  };
+  if (spread) {
+    emit_transfer(wish(CommKind::reduce_scatter, GroupAxis::shard, std::move(scatter)),
+                  std::move(scatter_accesses));
+  }
+  if (sharding().replicas > 1 && last_batch) {
+    emit_transfer(wish(CommKind::all_reduce, GroupAxis::replica, std::move(sum)), accesses);
+  }
+  if (spread && sharding().stage == 0 && last_batch) {
+    emit_transfer(wish(CommKind::all_gather, GroupAxis::shard, std::move(back)),
+                  std::move(accesses));
+  }
 }
 
 /// Norm, sums over the world, and what they decide for the next step.
@@ -410,6 +425,7 @@ void StepWriter::decide() {
     };
     workspace =
         std::max(workspace, workspace_of(squares_of(begin, begin + context_.group(g).slice)));
+    if (sharding().replica != 0) continue;  // each element counts once in the world
     for (const Segment& part :
          segments(*context_.model, context_.group(g), begin, begin + context_.group(g).slice)) {
       ops.push_back(squares_of(part.begin, part.end));

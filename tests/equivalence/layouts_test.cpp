@@ -13,6 +13,7 @@ struct Layout {
   int accumulation;
   bool tied;
   config::ReduceAt reduce_at = config::ReduceAt::automatic;
+  int shard_group = 0;
 };
 
 /// Twelve ragged samples a step for 1, 2, 3 and 4 ranks and one or two micro-batches.
@@ -45,6 +46,7 @@ RigOptions options_of(const Layout& layout) {
       kSamplesPerStep / (layout.ranks * layout.accumulation);
   options.config.zero.stage = layout.stage;
   options.config.reduce_at = layout.reduce_at;
+  options.config.shard_group_size = layout.shard_group;
   options.source = [model = options.model] {
     return std::make_unique<train::RandomSource>(model.config, 11);
   };
@@ -92,6 +94,12 @@ std::vector<Layout> layouts() {
       }
     }
   }
+  for (int stage = 1; stage <= 3; ++stage) {  // hybrid sharding: two copies, and four
+    for (int group : {1, 2}) {
+      all.push_back({4, stage, 2, true, config::ReduceAt::automatic, group});
+      all.push_back({4, stage, 2, false, config::ReduceAt::micro, group});
+    }
+  }
   for (int stage = 0; stage <= 3; ++stage) {
     for (config::ReduceAt at : {config::ReduceAt::micro, config::ReduceAt::boundary}) {
       all.push_back({3, stage, 2, true, at});
@@ -105,6 +113,7 @@ INSTANTIATE_TEST_SUITE_P(Zero, Layouts, ::testing::ValuesIn(layouts()), [](const
   std::string name = "ranks" + std::to_string(layout.ranks) + "_stage" +
                      std::to_string(layout.stage) + "_accumulation" +
                      std::to_string(layout.accumulation) + (layout.tied ? "_tied" : "");
+  if (layout.shard_group > 0) name += "_group" + std::to_string(layout.shard_group);
   if (layout.reduce_at == config::ReduceAt::micro) name += "_micro";
   if (layout.reduce_at == config::ReduceAt::boundary) name += "_boundary";
   return name;

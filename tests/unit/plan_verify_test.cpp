@@ -26,7 +26,7 @@ Program small_program() {
   compute.count = 0;
   compute.what = "make";
   emitter.emit(compute, {acquired(writes(a))});
-  program.transfers.push_back({comm::CommKind::all_gather, GroupAxis::data, DType::f32, {}, {}});
+  program.transfers.push_back({comm::CommKind::all_gather, GroupAxis::shard, DType::f32, {}, {}});
   Entry transfer;
   transfer.kind = EntryKind::transfer;
   transfer.stream = StreamKind::comm_dp;
@@ -203,7 +203,7 @@ TEST(VerifierWorld, ACycleOverRanksIsADeadlock) {
   const auto program = [](bool swapped) {
     Program p;
     p.name = "cycle";
-    p.transfers.push_back({comm::CommKind::all_gather, GroupAxis::data, DType::f32, {}, {}});
+    p.transfers.push_back({comm::CommKind::all_gather, GroupAxis::shard, DType::f32, {}, {}});
     Entry first;
     first.kind = EntryKind::transfer;
     first.item = 0;
