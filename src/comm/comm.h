@@ -26,7 +26,8 @@ std::string_view name_of(CommKind kind);
 ///   all_gather      send(count) of every rank -> recv(n * count) in group-rank order;
 ///                   send may be its own place in recv
 ///   reduce_scatter  send(n * count); recv(count) law= the sum of share `rank`;
-///                   recv may be that share of send; the other shares of send are left unchanged
+///                   recv may be that share of send; the other shares of send are left unchanged,
+///                   that share may be overwritten when the law is add
 ///   all_reduce      send(count) -> recv(count), may be the same
 ///   broadcast       from group rank `root`; recv(count) on all, in place on the root
 struct CommPiece {
@@ -38,7 +39,7 @@ struct CommPiece {
 /// One call: all pieces travel as one transaction. Plain data.
 struct CommCall {
   CommKind kind{};
-  int32_t group = 0;                  // handle from Communicator::add_group
+  int32_t group = 0;  // handle from Communicator::add_group
   DType dtype = DType::f32;
   ops::Law law = ops::Law::set;       // reduce_scatter
   int32_t root = 0;                   // broadcast: group rank; send, recv: peer's group rank

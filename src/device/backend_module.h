@@ -31,6 +31,8 @@ class BackendMaker {
   virtual ~BackendMaker() = default;
   /// Devices of this machine that ranks may open.
   virtual int num_devices() const = 0;
+  /// As Backend's.
+  virtual int64_t token_multiple() const = 0;
   /// Collective over the world; ranks of one process call it on a thread each, which afterwards
   /// makes all calls of that backend. The maker must outlive it.
   virtual std::unique_ptr<Backend> open(const RankSite& site) = 0;

@@ -1,0 +1,81 @@
+#include "cuda/module.h"
+
+#include "base/error.h"
+#include "cuda/device_facts.h"
+
+namespace trireme::cuda {
+
+namespace {
+
+NcclWorld world_of(int device, const device::RankSite& site, const std::string& prefix,
+                   const std::string& library) {
+  NcclWorld world;
+  world.rank = site.rank;
+  world.world_size = site.world_size;
+  world.device = device;
+  world.store = site.world_size > 1 ? site.store : nullptr;
+  world.prefix = prefix;
+  world.library = library;
+  world.timeout = site.timeout;
+  world.connect_timeout = site.connect_timeout;
+  return world;
+}
+
+DeviceOptions options_of(int device, const device::RankSite& site) {
+  DeviceOptions options;
+  options.rank = site.rank;
+  options.device = device;
+  options.timeout = site.timeout;
+  options.delay_collectives = site.delay_collectives;
+  return options;
+}
+
+/// Makes the GPU current and starts its context.
+int start(int device) {
+  TRIREME_CUDA(cudaSetDevice(device));
+  TRIREME_CUDA(cudaFree(nullptr));
+  return device;
+}
+
+}  // namespace
+
+Backend::Backend(int device, const device::RankSite& site, const std::string& prefix,
+                 const std::string& nccl_library)
+    : device_id_(start(device)),
+      ops_(device),
+      communicator_(world_of(device, site, prefix, nccl_library)),
+      device_([this](const ops::OpCall& call, cudaStream_t stream) { run(call, ops_, stream); },
+              communicator_, options_of(device, site)) {}
+
+std::vector<std::pair<std::string, std::string>> Backend::facts() const {
+  return device_facts(device_id_, communicator_.api());
+}
+
+device::MemoryUse Backend::memory() const {
+  const DeviceMemory memory = device_memory();
+  return {memory.total, memory.free, device_.allocated(device::Space::device)};
+}
+
+BackendMaker::BackendMaker(const device::ModuleLibraries& libraries) : libraries_(libraries) {
+  TRIREME_CUDA(cudaGetDeviceCount(&num_devices_));
+}
+
+std::unique_ptr<device::Backend> BackendMaker::open(const device::RankSite& site) {
+  const int device = site.local_rank % num_devices_;
+  int major = 0;
+  TRIREME_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+  if (major < 8) {
+    throw ConfigError(
+        fmt::format("device cuda: GPU {} has compute capability {}.x, 8.0 (A100) or "
+                    "newer is needed; pass --device cpu",
+                    device, major));
+  }
+  // Ranks open their backends in the same order, so equal counts name one world.
+  std::string prefix = "cuda";
+  if (site.world_size > 1) {
+    prefix += fmt::format("/{}", site.store->add(fmt::format("cuda/opened/{}", site.rank), 1));
+  }
+  return std::make_unique<Backend>(device, site, prefix, libraries_.collectives);
+}
+
+}  // namespace trireme::cuda
