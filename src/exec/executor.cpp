@@ -1,6 +1,7 @@
 #include "exec/executor.h"
 
 #include <array>
+#include <set>
 #include <utility>
 
 #include "base/error.h"
@@ -25,6 +26,20 @@ class Executor::Prepared {
   }
 
   int num_events() const { return num_events_; }
+
+  void for_each_call(const ops::Extent& extent,
+                     const std::function<void(const ops::OpCall&)>& visit) const {
+    std::set<std::pair<int32_t, uint32_t>> seen;  // phase and which gradients are set
+    for (const Entry& entry : program_.schedule) {
+      if (entry.kind == EntryKind::ops) {
+        for (int32_t i = 0; i < entry.count; ++i) visit(ops_[static_cast<size_t>(entry.item + i)]);
+      }
+      if (entry.kind != EntryKind::phase) continue;
+      if (seen.emplace(entry.item, entry.set_slots).second) {
+        for_each_op(phase_call(entry, extent), visit);
+      }
+    }
+  }
 
   void run(std::span<const ops::Extent> extents, int64_t run) {
     device::Device& device = executor_.device_;
@@ -128,19 +143,23 @@ class Executor::Prepared {
     num_events_ = 1 + next - first;
   }
 
+  PhaseCall phase_call(const Entry& entry, const ops::Extent& extent) const {
+    return {&executor_.plan_,
+            &program_,
+            &program_.phases[static_cast<size_t>(entry.item)],
+            &entry,
+            &program_.bindings[static_cast<size_t>(entry.binding)],
+            executor_.arenas_[static_cast<size_t>(plan::Space::device)],
+            extent};
+  }
+
   void launch_entry(size_t index, std::span<const ops::Extent> extents, int64_t run) {
     const Entry& entry = program_.schedule[index];
     device::Device& device = executor_.device_;
     switch (entry.kind) {
       case EntryKind::phase: {
-        const PhaseCall call{&executor_.plan_,
-                             &program_,
-                             &program_.phases[static_cast<size_t>(entry.item)],
-                             &entry,
-                             &program_.bindings[static_cast<size_t>(entry.binding)],
-                             executor_.arenas_[static_cast<size_t>(plan::Space::device)],
-                             extents[static_cast<size_t>(entry.micro_batch)]};
-        launch(call, device, entry.stream);
+        const PhaseCall call = phase_call(entry, extents[static_cast<size_t>(entry.micro_batch)]);
+        for_each_op(call, [&](const ops::OpCall& op) { device.launch(entry.stream, op); });
         return;
       }
       case EntryKind::transfer: {
@@ -248,6 +267,11 @@ Ticket Executor::run(const Program& program, std::span<const ops::Extent> extent
   device_.record(StreamKind::compute,
                  ticket_events_ + static_cast<int>(ticket % (kTicketsKept + 1)));
   return ticket;
+}
+
+void Executor::for_each_call(const Program& program, const ops::Extent& extent,
+                             const std::function<void(const ops::OpCall&)>& visit) {
+  prepared(program).for_each_call(extent, visit);
 }
 
 void Executor::wait(Ticket ticket) {

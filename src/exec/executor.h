@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -52,6 +53,11 @@ class Executor {
   void wait(Ticket ticket);
   /// run() and wait() for programs without micro-batches.
   void finish(const plan::Program& program, int64_t run = 0);
+
+  /// Every operation that `program` launches for a micro-batch of `extent`, each kind of phase
+  /// once; nothing is launched. For backends that ready or measure what they will run.
+  void for_each_call(const plan::Program& program, const ops::Extent& extent,
+                     const std::function<void(const ops::OpCall&)>& visit);
 
   static constexpr int64_t kTicketsKept = 3;
 

@@ -98,7 +98,7 @@ ops::Law law_of(const PhaseCall& call, const Instruction& instruction, const Chu
 
 }  // namespace
 
-void launch(const PhaseCall& call, device::Device& device, device::StreamKind stream) {
+void for_each_op(const PhaseCall& call, const std::function<void(const ops::OpCall&)>& visit) {
   // The law of a second writer of one gradient inside a phase.
   uint64_t written = 0;
   const auto run = [&](const Instruction& instruction, const Chunk& chunk) {
@@ -123,7 +123,7 @@ void launch(const PhaseCall& call, device::Device& device, device::StreamKind st
                      instruction.workspace_offset;
       op.workspace_bytes = instruction.workspace_bytes;
     }
-    device.launch(stream, op);
+    visit(op);
   };
 
   const auto& instructions = call.phase->instructions;

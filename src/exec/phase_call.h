@@ -2,8 +2,8 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 
-#include "device/device.h"
 #include "plan/plan.h"
 
 namespace trireme::exec {
@@ -19,8 +19,8 @@ struct PhaseCall {
   ops::Extent extent;
 };
 
-/// Launches every operation of the call on the compute stream; the loop of a phase runs once per
-/// chunk of the extent's tokens (once, with no rows, when there are none).
-void launch(const PhaseCall& call, device::Device& device, device::StreamKind stream);
+/// Hands every operation of the call to `run`, in order; the loop of a phase runs once per chunk of
+/// the extent's tokens (once, with no rows, when there are none).
+void for_each_op(const PhaseCall& call, const std::function<void(const ops::OpCall&)>& run);
 
 }  // namespace trireme::exec

@@ -113,6 +113,27 @@ class Run {
 
   // Before the first step ------------------------------------------------------------------
 
+  /// Rank 0 measures, or takes what the run chose before; all ranks use the same algorithms.
+  void choose_algorithms(const std::string& saved) {
+    std::vector<ops::Extent> extents = {session_.plan().capacity};
+    for (int64_t step = first_step_; step < std::min(first_step_ + 2, data_.total_steps());
+         ++step) {
+      for (const ops::Extent& extent : data_.extents(step)) {
+        if (extent.tokens == 0) continue;
+        if (std::find(extents.begin(), extents.end(), extent) == extents.end()) {
+          extents.push_back(extent);
+        }
+      }
+    }
+    if (ranks_.rank() == 0) {
+      if (!saved.empty()) backend_.use_algorithms(saved);
+      session_.for_each_call(extents, [&](const ops::OpCall& call) { backend_.tune(call); });
+    }
+    algorithms_ = ranks_.exchange(ranks_.rank() == 0 ? backend_.algorithms() : "")[0];
+    if (ranks_.rank() != 0) backend_.use_algorithms(algorithms_);
+    session_.for_each_call(extents, [&](const ops::OpCall& call) { backend_.prepare(call); });
+  }
+
   void start() {
     const int64_t total = data_.total_steps();
     save_steps_ = config::count_steps(config_.save_steps, total);
@@ -136,9 +157,13 @@ class Run {
       for (const std::string& sentence : differences(source.state().at("run"), run_description_)) {
         say("resume: " + sentence);
       }
-      session_.load(source);
       first_step_ = source.step();
-    } else if (config_.init_from_config) {
+      choose_algorithms(source.state().value("algorithms", std::string()));
+      session_.load(source);
+      return;
+    }
+    choose_algorithms("");
+    if (config_.init_from_config) {
       RandomSource source(session_.plan().model.config, static_cast<uint64_t>(config_.seed));
       session_.load(source);
     } else {
@@ -282,7 +307,8 @@ class Run {
     reporter_->sync();
     const SavePlace place{config_.output_dir, config_.model_name_or_path, steps_done(),
                           config_.save_total_limit};
-    const auto result = save_checkpoint(session_, ranks_, place, control_, run_description_);
+    const auto result = save_checkpoint(session_, ranks_, place, control_,
+                                        {{"run", run_description_}, {"algorithms", algorithms_}});
     say(fmt::format("Saved {} ({})", result.folder.string(), human_bytes(result.total_bytes)));
     if (!result.warning.empty()) say("warning: " + result.warning);
     last_report_ = std::chrono::steady_clock::now();
@@ -302,6 +328,7 @@ class Run {
   checkpoint::Coordinator& ranks_;
   Json run_description_;
   std::string program_hash_;
+  std::string algorithms_;
   Session session_;
   std::optional<metrics::Reporter> reporter_;
   int64_t save_steps_ = 0;

@@ -152,7 +152,7 @@ std::vector<std::string> differences(const Json& saved, const Json& now) {
 
 checkpoint::SaveResult save_checkpoint(Session& session, checkpoint::Coordinator& ranks,
                                        const SavePlace& place, const ControlValues& control,
-                                       const Json& run) {
+                                       const Json& state) {
   checkpoint::SaveRequest request;
   request.output_dir = place.output_dir;
   request.step = place.step;
@@ -168,11 +168,11 @@ checkpoint::SaveResult save_checkpoint(Session& session, checkpoint::Coordinator
   } catch (const DeviceError& error) {
     writer.fail(error.what());
   }
-  Json state;
-  for (const auto& [name, field] : kKept)
-    state["control"][std::string(name)] = value(control, field);
-  state["run"] = run;
-  return writer.commit(state);
+  Json all = state;
+  for (const auto& [name, field] : kKept) {
+    all["control"][std::string(name)] = value(control, field);
+  }
+  return writer.commit(all);
 }
 
 void export_model(Session& session, checkpoint::Coordinator& ranks,

@@ -44,10 +44,11 @@ struct SavePlace {
 };
 
 /// Collective: writes and publishes output_dir/checkpoint-N with the Hugging Face weights beside
-/// it. The session was flushed. Throws the same DeviceError on every rank; older checkpoints stay.
+/// it. `state`: what a resume shall find beside the control block. The session was flushed. Throws
+/// the same DeviceError on every rank; older checkpoints stay.
 checkpoint::SaveResult save_checkpoint(Session& session, checkpoint::Coordinator& ranks,
                                        const SavePlace& place, const ControlValues& control,
-                                       const Json& run);
+                                       const Json& state);
 
 /// Collective: the Hugging Face folder of the trained model; rank 0 writes.
 void export_model(Session& session, checkpoint::Coordinator& ranks,

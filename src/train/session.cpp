@@ -17,6 +17,16 @@ Session::Session(plan::Plan plan, device::Device& device, comm::Communicator& co
       rope_table_(model::rope_table(plan_.model.config, plan_.rope_positions)),
       executor_(plan_, device, communicator, *this, {options_.poison}) {}
 
+void Session::for_each_call(std::span<const ops::Extent> extents,
+                            const std::function<void(const ops::OpCall&)>& visit) {
+  for (const ops::Extent& extent : extents) {
+    for (const auto& [accumulation, program] : plan_.train) {
+      executor_.for_each_call(program, extent, visit);
+    }
+    if (!plan_.evaluate.schedule.empty()) executor_.for_each_call(plan_.evaluate, extent, visit);
+  }
+}
+
 void Session::load(StateSource& source) {
   source_ = &source;
   executor_.finish(plan_.load);

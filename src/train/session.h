@@ -75,6 +75,10 @@ class Session final : private exec::PortHandler {
 
   const plan::Plan& plan() const { return plan_; }
 
+  /// Every operation that training and evaluation launch for micro-batches of these sizes; nothing
+  /// is launched, operands are the arenas' memory. Before load(), while nothing is in flight.
+  void for_each_call(std::span<const ops::Extent> extents,
+                     const std::function<void(const ops::OpCall&)>& visit);
   /// Fills every plane. Blocks.
   void load(StateSource& source);
   /// Enqueues a step; `extents` has one entry a micro-batch. Returns before it is done.
