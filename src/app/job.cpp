@@ -4,7 +4,7 @@
 #include <chrono>
 #include <string>
 
-#include "base/error.h"
+#include "accel/cuda_loader.h"
 #include "cpu/backend.h"
 #include "cpu/communicator.h"
 #include "host/cpu_topology.h"
@@ -28,19 +28,41 @@ std::unique_ptr<device::Backend> open_cpu(const launch::Ranks& ranks,
                                         device);
 }
 
+std::unique_ptr<device::Backend> open_cuda(device::BackendMaker& maker, const launch::Ranks& ranks,
+                                           const config::RunConfig& config, launch::World& world) {
+  device::RankSite site;
+  site.rank = ranks.rank;
+  site.world_size = ranks.world_size;
+  site.local_rank = ranks.local_rank;
+  site.store = &world.store();
+  site.timeout = std::chrono::seconds(config.ddp_timeout);
+  site.delay_collectives = std::chrono::milliseconds(config.debug_comm_delay_ms);
+  return maker.open(site);
+}
+
 }  // namespace
 
-Job join_job(const launch::Ranks& ranks, const config::RunConfig& config) {
-  if (config.device == config::DeviceChoice::cuda) {
-    throw ConfigError("device", "cuda", "this binary has no CUDA backend; use --device cpu");
+Machine open_machine(const config::RunConfig& config) {
+  Machine machine;
+  const bool asked = config.device == config::DeviceChoice::cuda;
+  const bool found =
+      config.device == config::DeviceChoice::automatic && accel::look_for_cuda().num_devices > 0;
+  if (asked || found) {
+    machine.cuda = accel::load_cuda();
+    machine.token_multiple = machine.cuda->token_multiple();
   }
+  return machine;
+}
+
+Job join_job(Machine& machine, const launch::Ranks& ranks, const config::RunConfig& config) {
   Job job;
   launch::WorldSettings settings;
   settings.shared_folder = config.output_dir;
   job.world = launch::connect_world(ranks, settings);
   job.ranks = std::make_unique<checkpoint::StoreCoordinator>(
       job.world->store(), ranks.rank, ranks.world_size, std::chrono::seconds(config.ddp_timeout));
-  job.backend = open_cpu(ranks, config, *job.world);
+  job.backend = machine.cuda ? open_cuda(*machine.cuda, ranks, config, *job.world)
+                             : open_cpu(ranks, config, *job.world);
   return job;
 }
 

@@ -6,9 +6,20 @@
 #include "checkpoint/store_coordinator.h"
 #include "config/run_config.h"
 #include "device/backend.h"
+#include "device/backend_module.h"
 #include "launch/world.h"
 
 namespace trireme::app {
+
+/// What this machine computes with.
+struct Machine {
+  std::unique_ptr<device::BackendMaker> cuda;  // null: the CPU
+  int64_t token_multiple = 16;                 // micro-batches are padded to
+};
+
+/// The device that the configuration asks for; without a wish CUDA where there is a GPU. ConfigError
+/// when it cannot be had.
+Machine open_machine(const config::RunConfig& config);
 
 /// Members end in reverse order: the backend before the store it met its peers through.
 struct Job {
@@ -17,7 +28,7 @@ struct Job {
   std::unique_ptr<device::Backend> backend;
 };
 
-/// Meets the other ranks and opens the device that the configuration names. Collective.
-Job join_job(const launch::Ranks& ranks, const config::RunConfig& config);
+/// Meets the other ranks and opens this rank's device. Collective. `machine` outlives the job.
+Job join_job(Machine& machine, const launch::Ranks& ranks, const config::RunConfig& config);
 
 }  // namespace trireme::app

@@ -18,10 +18,11 @@ int train_verb(Arguments args) {
   }
   const launch::Ranks ranks = launch::discover_ranks(launch::process_environment());
   const model::ModelGraph model = train::resolve_model(parsed, ranks.world_size);
+  Machine machine = open_machine(parsed.config);
   // Data are read and checked before any rank waits for another.
-  constexpr int64_t kTokenMultiple = 16;
-  train::RunData data(parsed.config, model.config, ranks.world_size, ranks.rank, kTokenMultiple);
-  Job job = join_job(ranks, parsed.config);
+  train::RunData data(parsed.config, model.config, ranks.world_size, ranks.rank,
+                      machine.token_multiple);
+  Job job = join_job(machine, ranks, parsed.config);
   train::run_training(parsed, model, data, *job.backend, *job.ranks);
   return 0;
 }
