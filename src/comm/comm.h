@@ -25,7 +25,8 @@ std::string_view name_of(CommKind kind);
 /// reduce_scatter) or of the whole message (all_reduce, broadcast, send, recv).
 ///   all_gather      send(count) of every rank -> recv(n * count) in group-rank order;
 ///                   send may be its own place in recv
-///   reduce_scatter  send(n * count); recv(count) law= the sum of share `rank`;
+///   reduce_scatter  send: n shares of count, `stride` elements from one to the next;
+///                   recv(count) law= the sum of share `rank`;
 ///                   recv may be that share of send; the other shares of send are left unchanged,
 ///                   that share may be overwritten when the law is add
 ///   all_reduce      send(count) -> recv(count), may be the same
@@ -34,6 +35,8 @@ struct CommPiece {
   const void* send = nullptr;
   void* recv = nullptr;
   int64_t count = 0;
+  int64_t stride = 0;  // reduce_scatter; 0: count
+  int64_t share_stride() const { return stride == 0 ? count : stride; }
 };
 
 /// One call: all pieces travel as one transaction. Plain data.

@@ -322,7 +322,7 @@ void InProcessCommunicator::reduce_scatter(const CommCall& call, Seat& seat) {
     const int64_t count = call.pieces[j].count;
     for (int k = 0; k < seat.group->size(); ++k) {
       const void* from = seat.group->members[index(k)].call->pieces[j].send;
-      seat.parts[index(k)] = at(from, seat.rank * count, call.dtype);
+      seat.parts[index(k)] = at(from, seat.rank * call.pieces[j].share_stride(), call.dtype);
     }
     sum_in_order(call.dtype, call.pieces[j].recv, call.law == ops::Law::add, seat.parts, count);
   }

@@ -119,9 +119,9 @@ SocketExchange::Range SocketExchange::out_range(const Channel& channel, int64_t 
       if (raw) return {writable(piece.send), piece.count * element_size_};
       break;
     case CommKind::reduce_scatter: {
-      const int64_t bytes = piece.count * element_size_;
-      if (raw) return {writable(piece.send) + place * bytes, bytes};
-      break;
+      if (!raw) break;
+      return {writable(piece.send) + place * piece.share_stride() * element_size_,
+              piece.count * element_size_};
     }
     case CommKind::all_reduce: {
       const Share share = share_of(piece.count, size(), raw ? place : rank_);
@@ -317,7 +317,8 @@ bool SocketExchange::sum_some() {
   Share share;
   for (;; ++sum_piece_, sum_offset_ = 0) {
     piece = &call_->pieces[static_cast<size_t>(sum_piece_)];
-    share = scatter ? Share{rank_ * piece->count, (rank_ + 1) * piece->count}
+    const int64_t first = rank_ * piece->share_stride();
+    share = scatter ? Share{first, first + piece->count}
                     : share_of(piece->count, size(), rank_);
     if (sum_offset_ < share.size()) break;
   }

@@ -58,6 +58,7 @@ NcclApi load_nccl(const std::string& library) {
   find(handle, "ncclGroupEnd", &api.group_end);
   find(handle, "ncclAllGather", &api.all_gather);
   find(handle, "ncclReduceScatter", &api.reduce_scatter);
+  find(handle, "ncclReduce", &api.reduce);
   find(handle, "ncclAllReduce", &api.all_reduce);
   find(handle, "ncclBroadcast", &api.broadcast);
   find(handle, "ncclSend", &api.send);

@@ -285,6 +285,20 @@ void NcclCommunicator::run_alone(const CommCall& call, cudaStream_t stream) {
   }
 }
 
+/// Shares that lie apart: one reduction to each owner, grouped by the caller.
+ncclResult_t NcclCommunicator::scatter_apart(const CommCall& call, const CommPiece& piece,
+                                             const Group& group, ncclComm_t comm,
+                                             cudaStream_t stream) {
+  ncclResult_t result = ncclSuccess;
+  for (int owner = 0; owner < group.size() && result == ncclSuccess; ++owner) {
+    const auto* share = static_cast<const std::byte*>(piece.send) +
+                        owner * piece.share_stride() * size_of(call.dtype);
+    result = api_->reduce(share, piece.recv, static_cast<size_t>(piece.count),
+                          summed_type(call.dtype), ncclSum, owner, comm, stream);
+  }
+  return result;
+}
+
 ncclResult_t NcclCommunicator::launch_piece(const CommCall& call, const CommPiece& piece,
                                             const Group& group, ncclComm_t comm,
                                             cudaStream_t stream) {
@@ -294,6 +308,7 @@ ncclResult_t NcclCommunicator::launch_piece(const CommCall& call, const CommPiec
     case CommKind::all_gather:
       return api_->all_gather(piece.send, piece.recv, bytes, ncclInt8, comm, stream);
     case CommKind::reduce_scatter:
+      if (piece.share_stride() != piece.count) return scatter_apart(call, piece, group, comm, stream);
       return api_->reduce_scatter(piece.send, piece.recv, num, summed_type(call.dtype), ncclSum,
                                   comm, stream);
     case CommKind::all_reduce:
@@ -320,7 +335,7 @@ void NcclCommunicator::enqueue(const CommCall& call, cudaStream_t stream) {
     for (const CommPiece& piece : call.pieces) {
       // Added to what this rank sends to itself, `out` needs no second place.
       auto* own = static_cast<std::byte*>(const_cast<void*>(piece.send)) +
-                  group.rank * bytes_of(call, piece);
+                  group.rank * piece.share_stride() * size_of(call.dtype);
       add_elements(call.dtype, own, piece.recv, piece.count, stream);
     }
   }

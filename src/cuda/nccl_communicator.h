@@ -96,6 +96,8 @@ class NcclCommunicator final : public comm::Communicator {
   void check_call(const comm::CommCall& call, const Group& group) const;
   void count(const comm::CommCall& call, Group& group);
   void run_alone(const comm::CommCall& call, cudaStream_t stream);
+  ncclResult_t scatter_apart(const comm::CommCall& call, const comm::CommPiece& piece,
+                             const Group& group, ncclComm_t comm, cudaStream_t stream);
   ncclResult_t launch_piece(const comm::CommCall& call, const comm::CommPiece& piece,
                             const Group& group, ncclComm_t comm, cudaStream_t stream);
   void throw_if_aborted() const;

@@ -105,7 +105,7 @@ class Executor::Prepared {
       auto& pieces = pieces_.emplace_back();
       for (const plan::TransferPiece& piece : transfer.pieces) {
         pieces.push_back({address(piece.send, piece.send_offset),
-                          address(piece.receive, piece.receive_offset), piece.count});
+                          address(piece.receive, piece.receive_offset), piece.count, piece.stride});
       }
       comm::CommCall call;
       call.kind = transfer.kind;

@@ -230,6 +230,7 @@ Sharding resolve_sharding(const RunConfig& config, const ModelGraph& model, int6
   }
   if (zero.prefetch_bucket_size) sharding.prefetch = ceil_div(*zero.prefetch_bucket_size, unit);
   sharding.reuse_distance = zero.max_reuse_distance;
+  sharding.reduce_bucket = zero.reduce_bucket_size;
   sharding.optimizer_tile = zero.sub_group_size;
   sharding.persistence_threshold = zero.param_persistence_threshold;
   return sharding;

@@ -70,6 +70,7 @@ struct TransferPiece {
   int64_t send_offset = 0;  // bytes
   int64_t receive_offset = 0;
   int64_t count = 0;  // elements, as comm::CommPiece
+  int64_t stride = 0;
 };
 
 struct Transfer {

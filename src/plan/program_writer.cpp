@@ -130,8 +130,8 @@ void ProgramWriter::emit_transfer(TransferWish wish, std::vector<BufferAccess> a
                                 static_cast<int>(wish.axis), static_cast<int>(wish.dtype));
   std::vector<int64_t> counts;
   for (const TransferPiece& piece : wish.pieces) {
-    key += fmt::format("/{}+{}>{}+{}x{}", piece.send, piece.send_offset, piece.receive,
-                       piece.receive_offset, piece.count);
+    key += fmt::format("/{}+{}>{}+{}x{}:{}", piece.send, piece.send_offset, piece.receive,
+                       piece.receive_offset, piece.count, piece.stride);
     counts.push_back(piece.count);
   }
   const int64_t staging =

@@ -29,6 +29,7 @@ struct Sharding {
   /// Keep gathered weights for a next use within this many elements of other units; nullopt: where
   /// it costs no memory.
   std::optional<int64_t> reuse_distance;
+  std::optional<int64_t> reduce_bucket;   // elements of a group reduced in one piece; nullopt: all
   std::optional<int64_t> optimizer_tile;  // elements
   int64_t persistence_threshold = -1;
 

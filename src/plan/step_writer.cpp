@@ -356,6 +356,26 @@ void StepWriter::emit_phase(size_t index) {
 
 // Gradients ----------------------------------------------------------------------------------
 
+/// Cuts a unit's reduction into transfers of at most reduce_bucket elements; who owns what stays.
+std::vector<std::vector<TransferPiece>> StepWriter::into_buckets(
+    const std::vector<TransferPiece>& pieces) const {
+  if (!sharding().reduce_bucket) return {pieces};
+  const int64_t most = round_up(
+      std::max<int64_t>(1, *sharding().reduce_bucket / sharding().shard_ranks), kSliceAlignment);
+  std::vector<std::vector<TransferPiece>> buckets;
+  for (const TransferPiece& piece : pieces) {
+    for (int64_t at = 0; at < piece.count; at += most) {
+      TransferPiece part = piece;
+      part.send_offset += at * size_of(DType::f32);
+      part.receive_offset += at * size_of(DType::f32);
+      part.count = std::min(most, piece.count - at);
+      part.stride = piece.count;
+      buckets.push_back({part});
+    }
+  }
+  return buckets;
+}
+
 void StepWriter::reduce(const Event& event) {
   if (!event.backward || sharding().data_ranks() == 1) return;
   const bool micro = sharding().reduce_each_micro_batch;
@@ -387,8 +407,14 @@ void StepWriter::reduce(const Event& event) {
                         set,  event.unit, event.micro_batch};
   };
   if (spread) {
-    emit_transfer(wish(CommKind::reduce_scatter, GroupAxis::shard, std::move(scatter)),
-                  std::move(scatter_accesses));
+    std::vector<std::vector<TransferPiece>> buckets = into_buckets(scatter);
+    for (std::vector<TransferPiece>& bucket : buckets) {
+      const bool last = &bucket == &buckets.back();
+      std::vector<BufferAccess> touched = scatter_accesses;
+      for (BufferAccess& access : touched) access.release &= last;
+      emit_transfer(wish(CommKind::reduce_scatter, GroupAxis::shard, std::move(bucket)),
+                    std::move(touched));
+    }
   }
   if (sharding().replicas > 1 && last_batch) {
     emit_transfer(wish(CommKind::all_reduce, GroupAxis::replica, std::move(sum)), accesses);

@@ -46,6 +46,8 @@ class StepWriter : public ProgramWriter {
   void access_gradients(const Event& event, const Phase& phase, Entry& entry,
                         std::vector<BufferAccess>& accesses);
   void reduce(const Event& event);
+  std::vector<std::vector<TransferPiece>> into_buckets(
+      const std::vector<TransferPiece>& pieces) const;
   void decide();
 
   bool first_writer(int group, int unit) const;
