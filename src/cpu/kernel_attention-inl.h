@@ -23,7 +23,6 @@ HWY_BEFORE_NAMESPACE();
 namespace trireme::cpu {
 namespace HWY_NAMESPACE {
 
-inline constexpr int64_t kVectorsPerStep = kQueryLanes / kLanes;  // 1 with 16 lanes
 
 /// Products in f32, of f32 or bf16 memory.
 struct F32Units {
@@ -115,11 +114,17 @@ void pack_lanes(const T* from, int64_t stride, int64_t count, int64_t cols, floa
   transpose_units(scratch, units, lanes, units, to, kBlock);
 }
 
+/// The nearest bf16 (ties away from zero: cheaper than to even, and these are operands, not
+/// results) in the upper half, other bits undefined.
+HWY_INLINE hn::Vec<U32> nearest_bits(Vec v) {
+  return hn::Add(hn::BitCast(U32(), v), hn::Set(U32(), 0x8000u));
+}
+
 /// Two rows of lanes as one row of bf16 pairs.
 HWY_INLINE Vec pair_of(Vec low, Vec high) {
   const auto mask = hn::Set(U32(), 0xffff0000u);
-  return hn::BitCast(
-      F32(), hn::Or(hn::ShiftRight<16>(rounded_bits(low)), hn::And(rounded_bits(high), mask)));
+  const auto lower = hn::ShiftRight<16>(nearest_bits(low));
+  return hn::BitCast(F32(), hn::Or(lower, hn::And(nearest_bits(high), mask)));
 }
 
 /// Lanes of `v` where key `key` is visible to queries `query`..: key <= query and, with a window,

@@ -11,8 +11,8 @@ namespace trireme::cpu {
 inline constexpr int64_t kBlock = 64;       // queries, and keys, of a block
 inline constexpr int64_t kQueryLanes = 16;  // queries handled together
 inline constexpr int64_t kRunKeys = 16;     // keys masked together
-inline constexpr int64_t kBlockVectors = kBlock / kQueryLanes;
 inline constexpr int64_t kBlockRuns = kBlock / kRunKeys;
+inline constexpr int64_t kItemBlocks = 4;  // of a work item that is not a whole sequence
 
 /// Queries [first, first + count) or keys of one sequence; first is a multiple of kBlock.
 struct Block {

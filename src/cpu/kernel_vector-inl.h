@@ -104,16 +104,17 @@ HWY_INLINE void for_vectors(int64_t begin, int64_t end, const Body& body) {
 HWY_INLINE float sum_of(Vec v) { return hn::GetLane(hn::SumOfLanes(F32(), v)); }
 HWY_INLINE float max_of(Vec v) { return hn::GetLane(hn::MaxOfLanes(F32(), v)); }
 
-/// 2^x to 2 units in the last place (kFast: 3e-6 relative); 0 below 2^-126, infinity from 2^128.
-/// NaN stays NaN.
+/// 2^x to 2 units in the last place (kFast: 3e-6 relative); 0 below 2^-126, infinity between
+/// 2^127.5 and 2^128.5, undefined beyond. NaN stays NaN.
 template <bool kFast = false>
-HWY_INLINE Vec exp2_of(Vec x) {
+HWY_INLINE Vec exp2_below(Vec x) {
   const F32 f;
-  const I32 i;
-  // In this order a NaN lane passes through minimum and maximum.
-  x = hn::Max(hn::Set(f, -127.0f), hn::Min(hn::Set(f, 128.0f), x));
-  const auto whole = hn::NearestInt(x);
-  const Vec r = hn::Sub(x, hn::ConvertTo(f, whole));
+  x = hn::Max(hn::Set(f, -127.0f), x);  // in this order a NaN lane passes
+  // Adding 1.5 * 2^23 rounds to an integer and leaves it, here already biased as an exponent, in
+  // the low bits.
+  const Vec rounder = hn::Set(f, 12582912.0f + 127.0f);
+  const Vec biased = hn::Add(x, rounder);
+  const Vec r = hn::Sub(x, hn::Sub(biased, rounder));
   Vec p;
   if constexpr (kFast) {
     p = hn::Set(f, 9.570101908e-03f);
@@ -130,12 +131,19 @@ HWY_INLINE Vec exp2_of(Vec x) {
     p = hn::MulAdd(p, r, hn::Set(f, 6.931472057e-01f));
     p = hn::MulAdd(p, r, hn::Set(f, 1.0f));
   }
-  const auto exponent = hn::ShiftLeft<23>(hn::Add(whole, hn::Set(i, 127)));
+  const auto exponent = hn::ShiftLeft<23>(hn::BitCast(U32(), biased));
   return hn::Mul(p, hn::BitCast(f, exponent));
 }
 
 inline constexpr float kLog2E = 1.4426950408889634f;
-HWY_INLINE Vec exp_of(Vec x) { return exp2_of(hn::Mul(x, hn::Set(F32(), kLog2E))); }
+
+/// e^x; infinity from e^88.7.
+HWY_INLINE Vec exp_of(Vec x) {
+  const F32 f;
+  // 2^128 comes out as infinity. In this order a NaN lane passes.
+  const Vec scaled = hn::Min(hn::Set(f, 128.0f), hn::Mul(x, hn::Set(f, kLog2E)));
+  return exp2_below(scaled);
+}
 
 }  // namespace HWY_NAMESPACE
 }  // namespace trireme::cpu

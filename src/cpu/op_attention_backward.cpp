@@ -16,14 +16,14 @@
 #include "cpu/kernel_attention_items.h"
 #include "cpu/kernel_parallel.h"
 #include "cpu/kernel_view.h"
-#include "cpu/op_attention_backward.h"
+#include "cpu/op_attention_plan.h"
 #include "cpu/op_bodies.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace trireme::cpu {
 namespace HWY_NAMESPACE {
 
-/// One thread's memory, carved from backward_floats() floats of the workspace.
+/// One thread's memory, carved from AttentionPlan::floats floats of the workspace.
 struct BackwardBlocks {
   // Of the item's keys, at most the longest sequence rounded up to kBlock.
   float* keys;       // (keys, head_dim / kPer) units
@@ -75,9 +75,6 @@ struct Wanted {
   bool d_queries;
   bool d_keys;
 };
-
-/// Blocks of queries or keys of an item that does not take whole sequences.
-inline constexpr int64_t kItemBlocks = 4;
 
 template <typename T, typename Units>
 class BackwardPass {
@@ -242,7 +239,7 @@ class BackwardPass {
     const int64_t query = queries.first + lane;
     const auto at = [&](int64_t key) -> Pair {
       const int64_t place = key * kBlock + lane;
-      Vec p = exp2_of<kFast>(hn::MulSub(load(blocks_.scores + place), scale, lse));
+      Vec p = exp2_below<kFast>(hn::MulSub(load(blocks_.scores + place), scale, lse));
       if (masked && !all_visible(keys.first + key, query, window_)) {
         p = visible(p, keys.first + key, query, window_, hn::Zero(f));
       }
@@ -267,7 +264,7 @@ class BackwardPass {
       store(pair.d_score, blocks_.d_scores + key * kBlock + lane);
     } else {
       const auto narrow = [](Vec v, float* row, int64_t at) {
-        const auto half = hn::TruncateTo(U16(), hn::ShiftRight<16>(rounded_bits(v)));
+        const auto half = hn::TruncateTo(U16(), hn::ShiftRight<16>(nearest_bits(v)));
         hn::StoreU(half, U16(), reinterpret_cast<uint16_t*>(row) + at);
       };
       narrow(pair.probability, blocks_.scores + key * kBlock, lane);
@@ -347,14 +344,13 @@ class BackwardPass {
 
 /// Every item of one kind.
 template <typename T, typename Units>
-void backward_items(const BackwardPlan& plan, const AttentionItems& items, Wanted wanted) {
+void backward_items(const AttentionPlan& plan, const AttentionItems& items, Wanted wanted) {
   const ops::OpCall& call = *plan.call;
-  const auto* cu_seqlens = data_of<int32_t>(call.args[5]);
   const int64_t window = call.attributes.window;
   const int64_t group = call.attributes.heads / call.attributes.kv_heads;
   parallel_items(plan.num_threads, items.count(), [&](int64_t index, int thread) {
     const auto item = items.at(index);
-    const int64_t start = cu_seqlens[item.sequence];
+    const int64_t start = plan.cu_seqlens[item.sequence];
     const int64_t length = items.length(item.sequence);
     const int64_t last_block = item.first_block + item.num_blocks;
     BackwardPass<T, Units> pass(call, plan.blocks + thread * plan.floats, plan.num_keys);
@@ -376,11 +372,10 @@ void backward_items(const BackwardPlan& plan, const AttentionItems& items, Wante
 }
 
 template <typename T, typename Units>
-void backward_all(const BackwardPlan& plan) {
+void backward_all(const AttentionPlan& plan) {
   const auto& attributes = plan.call->attributes;
-  const auto* cu_seqlens = data_of<int32_t>(plan.call->args[5]);
   const auto items = [&](int64_t heads, int64_t blocks_per_item) {
-    return AttentionItems(cu_seqlens, plan.num_sequences, heads, blocks_per_item, plan.prefix);
+    return AttentionItems(plan.cu_seqlens, plan.num_sequences, heads, blocks_per_item, plan.prefix);
   };
   if (plan.whole) {
     backward_items<T, Units>(plan, items(attributes.kv_heads, plan.num_keys / kBlock),
@@ -391,7 +386,7 @@ void backward_all(const BackwardPlan& plan) {
   }
 }
 
-void backward_blocks(const BackwardPlan& plan) {
+void backward_blocks(const AttentionPlan& plan) {
   if (plan.call->dtype == DType::f32) {
     backward_all<float, F32Units>(plan);
   } else if (plan.bf16_products) {
@@ -408,75 +403,11 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace trireme::cpu {
 
-namespace {
-
-/// f32 of one thread's BackwardBlocks.
-int64_t backward_floats(int64_t num_keys, int64_t head_dim, bool pairs) {
-  const int64_t wide = round_up(head_dim, 16);
-  const int64_t of_keys = num_keys * ((pairs ? 3 : 2) * head_dim + 2 * wide);
-  const int64_t of_block = kBlock * (4 * head_dim + 2 * wide + 2);
-  return of_keys + of_block + (pairs ? 3 : 2) * kBlock * kBlock;
-}
-
-/// Keys of the longest sequence, in whole blocks.
-int64_t longest_keys(const ops::OpCall& call) {
-  const int64_t tokens = call.args[2].rows;
-  const int64_t longest = call.attributes.longest;
-  return round_up(longest > 0 ? std::min(longest, tokens) : tokens, kBlock);
-}
-
-bool uses_pairs(const ops::OpCall& call, bool bf16_products) {
-  return call.dtype == DType::bf16 && bf16_products;
-}
-
-/// Whether items of whole (sequence, KV head) pairs finish sooner than smaller ones, which need
-/// 7 products instead of 5.
-bool prefer_whole(const ops::OpCall& call, int64_t num_sequences, int64_t num_threads) {
-  const auto* cu_seqlens = data_of<int32_t>(call.args[5]);
-  const int64_t window = call.attributes.window;
-  int64_t total = 0;
-  int64_t largest = 0;
-  for (int64_t s = 0; s < num_sequences; ++s) {
-    const int64_t length = cu_seqlens[s + 1] - cu_seqlens[s];
-    const int64_t cost = length * (window > 0 ? std::min(length, window) : length);
-    total += cost * call.attributes.kv_heads;
-    largest = std::max(largest, cost);
-  }
-  return 5 * std::max(total, largest * num_threads) <= 7 * total;
-}
-
-}  // namespace
-
 HWY_EXPORT(backward_blocks);
 void attention_input_grad(const ops::OpCall& call, OpContext& context) {
-  const auto* cu_seqlens = data_of<int32_t>(call.args[5]);
-  BackwardPlan plan;
-  plan.call = &call;
-  plan.num_threads = context.num_threads();
-  plan.bf16_products = context.bf16_products();
-  plan.num_sequences = call.args[5].cols - 1;
-  plan.num_keys = longest_keys(call);
-  for (int64_t s = 0; s < plan.num_sequences; ++s) {
-    const int64_t length = cu_seqlens[s + 1] - cu_seqlens[s];
-    check(length >= 0 && length <= plan.num_keys, "sequence {} has {} tokens, at most {} expected",
-          s, length, plan.num_keys);
-  }
-  plan.whole = prefer_whole(call, plan.num_sequences, plan.num_threads);
-  plan.floats = backward_floats(plan.num_keys, call.attributes.head_dim,
-                                uses_pairs(call, plan.bf16_products));
-  plan.prefix = static_cast<int64_t*>(call.workspace);
-  plan.blocks = reinterpret_cast<float*>(static_cast<std::byte*>(call.workspace) +
-                                         AttentionItems::prefix_bytes(plan.num_sequences));
+  const AttentionPlan plan(call, context);
   HWY_DYNAMIC_DISPATCH(backward_blocks)(plan);
-  zero_matrix(rows_from(call.args[0], cu_seqlens[plan.num_sequences]), context);
-}
-
-int64_t attention_input_grad_workspace(const ops::OpCall& call, const SizingInput& input) {
-  const int64_t floats = backward_floats(longest_keys(call), call.attributes.head_dim,
-                                         uses_pairs(call, input.bf16_products)) *
-                         input.num_threads;
-  return AttentionItems::prefix_bytes(call.args[5].cols - 1) +
-         floats * static_cast<int64_t>(sizeof(float));
+  zero_matrix(rows_from(call.args[0], plan.cu_seqlens[plan.num_sequences]), context);
 }
 
 }  // namespace trireme::cpu

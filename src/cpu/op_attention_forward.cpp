@@ -11,34 +11,37 @@
 #include "cpu/kernel_attention_items.h"
 #include "cpu/kernel_parallel.h"
 #include "cpu/kernel_view.h"
+#include "cpu/op_attention_plan.h"
 #include "cpu/op_bodies.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace trireme::cpu {
 namespace HWY_NAMESPACE {
 
-/// One thread's blocks, carved from forward_floats() floats of the workspace.
+/// One thread's memory, carved from AttentionPlan::floats floats of the workspace.
 struct ForwardBlocks {
+  // Of the item's keys, at most the longest sequence rounded up to kBlock.
+  float* keys;    // (keys, head_dim / kPer) units
+  float* values;  // (keys / kPer, head_dim) units
+  // Of one block of queries.
   float* queries;  // (head_dim / kPer, kBlock) units
   float* scores;   // (kBlock keys, kBlock): scores, then probabilities in units along the keys
-  float* keys;     // (kBlock, head_dim / kPer) units
-  float* values;   // (kBlock / kPer, head_dim) units
   float* out;      // (head_dim, kBlock), transposed
   float* scratch;  // kBlock * head_dim
   float* max;      // (kBlock): largest score so far, in units of log2
   float* sum;      // (kBlock)
   float* rescale;  // (kBlock)
 
-  ForwardBlocks(float* base, int64_t head_dim) {
+  ForwardBlocks(float* base, int64_t num_keys, int64_t head_dim) {
     const auto take = [&base](int64_t count) {
       float* taken = base;
       base += count;
       return taken;
     };
+    keys = take(num_keys * head_dim);
+    values = take(num_keys * head_dim);
     queries = take(kBlock * head_dim);
     scores = take(kBlock * kBlock);
-    keys = take(kBlock * head_dim);
-    values = take(kBlock * head_dim);
     out = take(kBlock * head_dim);
     scratch = take(kBlock * head_dim);
     max = take(kBlock);
@@ -52,38 +55,48 @@ class ForwardPass {
  public:
   ForwardPass(const ops::OpCall& call, const ForwardBlocks& blocks)
       : call_(call),
+        qkv_(call.args[2]),
         blocks_(blocks),
         head_dim_(call.attributes.head_dim),
         window_(call.attributes.window),
         scale_(call.attributes.attention_scale * kLog2E) {}
 
-  /// Queries of one block of `head`; the sequence starts at row `start`.
-  void run(int64_t start, int64_t head, const Block& queries, int64_t length) {
+  /// Takes up key blocks [begin, end) as `head` of the sequence at row `start` sees them.
+  void open(int64_t start, int64_t length, int64_t head, int64_t begin, int64_t end) {
     const auto& attributes = call_.attributes;
-    const Rows<const T> qkv(call_.args[2]);
+    start_ = start;
+    length_ = length;
+    head_ = head;
+    begin_ = begin;
     const int64_t kv_head = head / (attributes.heads / attributes.kv_heads);
-    const T* q = qkv[start + queries.first] + head * head_dim_;
-    const T* k = qkv[start] + (attributes.heads + kv_head) * head_dim_;
+    const int64_t first = begin * kBlock;
+    const int64_t count = std::min(length, end * kBlock) - first;
+    const T* k = qkv_[start + first] + (attributes.heads + kv_head) * head_dim_;
     const T* v = k + attributes.kv_heads * head_dim_;
-    pack_lanes<Units>(q, qkv.stride, queries.count, head_dim_, blocks_.queries, blocks_.scratch);
+    pack_rows<Units>(k, qkv_.stride, count, head_dim_, blocks_.keys, head_dim_ / Units::kPer);
+    pack_steps<Units>(v, qkv_.stride, count, head_dim_, blocks_.values, head_dim_);
+  }
+
+  /// Computes one block of queries, all of whose visible keys are open.
+  void run(int64_t block) {
+    const Block queries = block_at(block, length_);
+    const T* q = qkv_[start_ + queries.first] + head_ * head_dim_;
+    pack_lanes<Units>(q, qkv_.stride, queries.count, head_dim_, blocks_.queries, blocks_.scratch);
     reset(queries);
-    const KeyBlocks key_blocks(queries, window_);
-    for (int64_t b = key_blocks.begin; b < key_blocks.end; ++b) {
-      const Block keys = block_at(b, length);
+    const KeyBlocks seen(queries, window_);
+    for (int64_t b = seen.begin; b < seen.end; ++b) {
+      const Block keys = block_at(b, length_);
       const Runs runs(queries, keys, window_);
-      pack_rows<Units>(k + keys.first * qkv.stride, qkv.stride, keys.count, head_dim_, blocks_.keys,
-                       head_dim_ / Units::kPer);
-      pack_steps<Units>(v + keys.first * qkv.stride, qkv.stride, keys.count, head_dim_,
-                        blocks_.values, head_dim_);
-      score(runs);
+      const int64_t key = keys.first - begin_ * kBlock;  // within the open keys
+      for (const Run& r : runs) score(r, key);
       for (int64_t vec = 0; vec < queries.vectors(); ++vec) {
         for (int64_t lane = vec * kQueryLanes; lane < (vec + 1) * kQueryLanes; lane += kLanes) {
           soften(queries, keys, runs.keys_of(vec), lane, runs.masked);
         }
       }
-      accumulate(runs);
+      for (const Run& r : runs) accumulate(r, key);
     }
-    finish(start + queries.first, head, queries);
+    finish(start_ + queries.first, queries);
   }
 
  private:
@@ -99,22 +112,20 @@ class ForwardPass {
     }
   }
 
-  /// scores(keys, queries) of the visible runs.
-  void score(const Runs& runs) {
-    for (const Run& r : runs) {
-      BlockProduct p;
-      p.a = blocks_.keys + r.key * head_dim_ / Units::kPer;
-      p.a_row = head_dim_ / Units::kPer;
-      p.a_step = 1;
-      p.b = blocks_.queries + r.lane();
-      p.b_step = kBlock;
-      p.c = blocks_.scores + r.key * kBlock + r.lane();
-      p.c_row = kBlock;
-      p.m = r.num_keys;
-      p.n = r.num_lanes();
-      p.k = head_dim_ / Units::kPer;
-      Units::product(p);
-    }
+  /// scores(keys, queries) = keys · queries.
+  void score(const Run& r, int64_t key) {
+    BlockProduct p;
+    p.a = blocks_.keys + (key + r.key) * head_dim_ / Units::kPer;
+    p.a_row = head_dim_ / Units::kPer;
+    p.a_step = 1;
+    p.b = blocks_.queries + r.lane();
+    p.b_step = kBlock;
+    p.c = blocks_.scores + r.key * kBlock + r.lane();
+    p.c_row = kBlock;
+    p.m = r.num_keys;
+    p.n = r.num_lanes();
+    p.k = head_dim_ / Units::kPer;
+    Units::product(p);
   }
 
   /// Online softmax of the kLanes queries at `lane`: scores become probabilities, older output is
@@ -132,7 +143,7 @@ class ForwardPass {
     Vec max = hn::Max(old_max, hn::Mul(largest(column, met), scale));
     store(max, blocks_.max + lane);
     max = hn::IfThenElse(hn::Eq(max, minus_infinity), hn::Zero(f), max);
-    const Vec rescale = exp2_of(hn::Sub(old_max, max));
+    const Vec rescale = exp2_below(hn::Sub(old_max, max));
     const Vec sum = exponentiate(column, met, scale, max);
     store(hn::MulAdd(load(blocks_.sum + lane), rescale, sum), blocks_.sum + lane);
     if (!hn::AllTrue(f, hn::Eq(rescale, hn::Set(f, 1.0f)))) {
@@ -169,7 +180,7 @@ class ForwardPass {
     const F32 f;
     constexpr bool kFast = Units::kPer == 2;
     const auto probability = [&](int64_t key) {
-      return exp2_of<kFast>(hn::MulSub(load(column + key * kBlock), scale, max));
+      return exp2_below<kFast>(hn::MulSub(load(column + key * kBlock), scale, max));
     };
     Vec even = hn::Zero(f);
     Vec odd = hn::Zero(f);
@@ -190,25 +201,23 @@ class ForwardPass {
   }
 
   /// out(head_dim, queries) += values^T · probabilities.
-  void accumulate(const Runs& runs) {
-    for (const Run& r : runs) {
-      BlockProduct p;
-      p.a = blocks_.values + r.key / Units::kPer * head_dim_;
-      p.a_row = 1;
-      p.a_step = head_dim_;
-      p.b = blocks_.scores + r.key / Units::kPer * kBlock + r.lane();
-      p.b_step = kBlock;
-      p.c = blocks_.out + r.lane();
-      p.c_row = kBlock;
-      p.m = head_dim_;
-      p.n = r.num_lanes();
-      p.k = ceil_div(r.num_keys, Units::kPer);
-      p.accumulate = true;
-      Units::product(p);
-    }
+  void accumulate(const Run& r, int64_t key) {
+    BlockProduct p;
+    p.a = blocks_.values + (key + r.key) / Units::kPer * head_dim_;
+    p.a_row = 1;
+    p.a_step = head_dim_;
+    p.b = blocks_.scores + r.key / Units::kPer * kBlock + r.lane();
+    p.b_step = kBlock;
+    p.c = blocks_.out + r.lane();
+    p.c_row = kBlock;
+    p.m = head_dim_;
+    p.n = r.num_lanes();
+    p.k = ceil_div(r.num_keys, Units::kPer);
+    p.accumulate = true;
+    Units::product(p);
   }
 
-  void finish(int64_t row, int64_t head, const Block& queries) {
+  void finish(int64_t row, const Block& queries) {
     const F32 f;
     const Vec ln2 = hn::Set(f, 0.6931471805599453f);
     const Rows<float> lse(call_.args[1]);
@@ -222,12 +231,12 @@ class ForwardPass {
         store(hn::Mul(load(value), inverse), value);
       }
     }
-    std::memcpy(lse[head] + row, blocks_.rescale,
+    std::memcpy(lse[head_] + row, blocks_.rescale,
                 static_cast<size_t>(queries.count) * sizeof(float));
     transpose_units(blocks_.out, kBlock, head_dim_, queries.vectors() * kQueryLanes,
                     blocks_.scratch, head_dim_);
     for (int64_t q = 0; q < queries.count; ++q) {
-      T* to = out[row + q] + head * head_dim_;
+      T* to = out[row + q] + head_ * head_dim_;
       const float* from = blocks_.scratch + q * head_dim_;
       for_vectors(0, head_dim_,
                   [&](int64_t i, auto access) { access.write(access.read(from + i), to + i); });
@@ -235,33 +244,41 @@ class ForwardPass {
   }
 
   const ops::OpCall& call_;
+  Rows<const T> qkv_;
   ForwardBlocks blocks_;
   int64_t head_dim_;
   int64_t window_;
   float scale_;
+  int64_t start_ = 0;
+  int64_t length_ = 0;
+  int64_t head_ = 0;
+  int64_t begin_ = 0;
 };
 
 template <typename T, typename Units>
-void forward_items(const ops::OpCall& call, OpContext& context, const AttentionItems& items,
-                   float* blocks, int64_t blocks_floats) {
-  const auto* cu_seqlens = data_of<int32_t>(call.args[3]);
-  parallel_items(context.num_threads(), items.count(), [&](int64_t index, int thread) {
+void forward_items(const AttentionPlan& plan) {
+  const ops::OpCall& call = *plan.call;
+  const AttentionItems items(plan.cu_seqlens, plan.num_sequences, call.attributes.heads,
+                             kItemBlocks, plan.prefix);
+  parallel_items(plan.num_threads, items.count(), [&](int64_t index, int thread) {
     const auto item = items.at(index);
     const int64_t length = items.length(item.sequence);
-    ForwardPass<T, Units> pass(
-        call, ForwardBlocks(blocks + thread * blocks_floats, call.attributes.head_dim));
-    pass.run(cu_seqlens[item.sequence], item.head, block_at(item.first_block, length), length);
+    const int64_t last_block = item.first_block + item.num_blocks;
+    const KeyBlocks first(block_at(item.first_block, length), call.attributes.window);
+    ForwardPass<T, Units> pass(call, ForwardBlocks(plan.blocks + thread * plan.floats,
+                                                   plan.num_keys, call.attributes.head_dim));
+    pass.open(plan.cu_seqlens[item.sequence], length, item.head, first.begin, last_block);
+    for (int64_t b = item.first_block; b < last_block; ++b) pass.run(b);
   });
 }
 
-void attention_blocks(const ops::OpCall& call, OpContext& context, const AttentionItems& items,
-                      float* blocks, int64_t blocks_floats) {
-  if (call.dtype == DType::f32) {
-    forward_items<float, F32Units>(call, context, items, blocks, blocks_floats);
-  } else if (context.bf16_products()) {
-    forward_items<uint16_t, Bf16Units>(call, context, items, blocks, blocks_floats);
+void forward_blocks(const AttentionPlan& plan) {
+  if (plan.call->dtype == DType::f32) {
+    forward_items<float, F32Units>(plan);
+  } else if (plan.bf16_products) {
+    forward_items<uint16_t, Bf16Units>(plan);
   } else {
-    forward_items<uint16_t, F32Units>(call, context, items, blocks, blocks_floats);
+    forward_items<uint16_t, F32Units>(plan);
   }
 }
 
@@ -272,46 +289,13 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace trireme::cpu {
 
-namespace {
-
-/// f32 of one thread's ForwardBlocks.
-int64_t forward_floats(int64_t head_dim) { return kBlock * (5 * head_dim + kBlock + 3); }
-
-}  // namespace
-
-HWY_EXPORT(attention_blocks);
+HWY_EXPORT(forward_blocks);
 void attention(const ops::OpCall& call, OpContext& context) {
-  const auto* cu_seqlens = data_of<int32_t>(call.args[3]);
-  const int64_t num_sequences = call.args[3].cols - 1;
-  const AttentionItems items(cu_seqlens, num_sequences, call.attributes.heads, 1,
-                             static_cast<int64_t*>(call.workspace));
-  auto* blocks = reinterpret_cast<float*>(static_cast<std::byte*>(call.workspace) +
-                                          AttentionItems::prefix_bytes(num_sequences));
-  HWY_DYNAMIC_DISPATCH(attention_blocks)
-  (call, context, items, blocks, forward_floats(call.attributes.head_dim));
-  const int64_t padding = cu_seqlens[num_sequences];
+  const AttentionPlan plan(call, context);
+  HWY_DYNAMIC_DISPATCH(forward_blocks)(plan);
+  const int64_t padding = plan.cu_seqlens[plan.num_sequences];
   zero_matrix(rows_from(call.args[0], padding), context);
   zero_matrix(columns_from(call.args[1], padding), context);
-}
-
-int64_t attention_workspace(const ops::OpCall& call, const SizingInput& input) {
-  const int64_t floats = forward_floats(call.attributes.head_dim) * input.num_threads;
-  return AttentionItems::prefix_bytes(call.args[3].cols - 1) +
-         floats * static_cast<int64_t>(sizeof(float));
-}
-
-int64_t attention_pairs(int64_t length, int64_t window) {
-  int64_t pairs = 0;
-  for (int64_t i = 0; i < num_blocks(length); ++i) {
-    const Block queries = block_at(i, length);
-    const KeyBlocks key_blocks(queries, window);
-    for (int64_t b = key_blocks.begin; b < key_blocks.end; ++b) {
-      for (const Run& r : Runs(queries, block_at(b, length), window)) {
-        pairs += r.num_keys * r.num_lanes();
-      }
-    }
-  }
-  return pairs;
 }
 
 }  // namespace trireme::cpu

@@ -41,11 +41,10 @@ int64_t sum_squares_workspace(const ops::OpCall& call, const SizingInput& input)
 void rope(const ops::OpCall& call, OpContext& context);
 void rope_input_grad(const ops::OpCall& call, OpContext& context);
 
-// op_attention_forward.cpp, op_attention_backward.cpp
+// op_attention_forward.cpp, op_attention_backward.cpp, op_attention_plan.cpp
 void attention(const ops::OpCall& call, OpContext& context);
-int64_t attention_workspace(const ops::OpCall& call, const SizingInput& input);
 void attention_input_grad(const ops::OpCall& call, OpContext& context);
-int64_t attention_input_grad_workspace(const ops::OpCall& call, const SizingInput& input);
+int64_t attention_workspace(const ops::OpCall& call, const SizingInput& input);
 
 // op_activation.cpp
 void swiglu(const ops::OpCall& call, OpContext& context);

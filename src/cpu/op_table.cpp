@@ -35,7 +35,7 @@ constexpr std::array<Row, ops::kNumOps> kTable = {{
     {OpKind::rope, rope},
     {OpKind::rope_input_grad, rope_input_grad},
     {OpKind::attention, attention, attention_workspace},
-    {OpKind::attention_input_grad, attention_input_grad, attention_input_grad_workspace},
+    {OpKind::attention_input_grad, attention_input_grad, attention_workspace},
     {OpKind::swiglu, swiglu},
     {OpKind::swiglu_input_grad, swiglu_input_grad},
     {OpKind::add, add},

@@ -15,8 +15,9 @@ class MatmulCache;
 bool has_bf16_products();
 
 /// What the bodies of one rank keep between calls: its thread count and the matrix products
-/// prepared so far. Ranks that are threads of one process have one each. Used by one thread at a
-/// time, always the same one (OpenMP teams belong to the thread that starts them).
+/// prepared so far. Ranks that are threads of one process have one each. Matrix products belong to
+/// one thread, always the same; other operations may run on several at once (each thread that runs
+/// operations has an OpenMP team of its own).
 class OpContext {
  public:
   explicit OpContext(int num_threads, bool bf16_products = has_bf16_products());
