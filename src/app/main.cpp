@@ -1,17 +1,21 @@
 // `trireme VERB ...`: the one binary.
-#include <unistd.h>
-
 #include <array>
+#include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "app/verbs.h"
 #include "base/error.h"
 #include "base/text.h"
+#include "checkpoint/coordinator.h"
+#include "launch/process.h"
+#include "train/run.h"
 
 namespace {
 
@@ -39,17 +43,17 @@ void print_usage(std::FILE* out) {
   std::fputs("\n`trireme VERB --help` lists the options of a verb.\n", out);
 }
 
-/// OpenMP reads its policy before main. Ranks share cores, and spinning threads would take them
-/// from each other: the program starts itself once more with threads that sleep.
-void wait_passively(char** argv) {
-  if (std::getenv("OMP_WAIT_POLICY") != nullptr) return;
-  setenv("OMP_WAIT_POLICY", "passive", 1);
-  execv("/proc/self/exe", argv);  // where that fails, spinning costs speed only
-}
-
 int say(const std::exception& error, int code) {
   std::fputs(fmt::format("trireme: {}\n", error.what()).c_str(), stderr);
   return code;
+}
+
+/// For an error that every rank meets: rank 0 says it, and its launcher ends the others meanwhile.
+int say_once(const std::exception& error, int code) {
+  constexpr auto kTimeOfRank0 = std::chrono::seconds(2);
+  const char* const rank = std::getenv("RANK");
+  if (rank != nullptr && std::string_view(rank) != "0") std::this_thread::sleep_for(kTimeOfRank0);
+  return say(error, code);
 }
 
 int run(std::string_view name, app::Arguments args) {
@@ -74,14 +78,20 @@ int main(int argc, char** argv) {
     print_usage(stdout);
     return 0;
   }
-  wait_passively(argv);
+  std::signal(SIGXFSZ,
+              SIG_IGN);  // a file that grows too large is an error with a name, as disks are
   try {
+    launch::restart_with_passive_waits(argv);
     const std::vector<std::string> args(argv + 2, argv + argc);
     return run(verb, args);
   } catch (const ConfigError& error) {
-    return say(error, 2);
+    return say_once(error, 2);
   } catch (const DataError& error) {
-    return say(error, 2);
+    return say_once(error, 2);
+  } catch (const train::Diverged& error) {
+    return say_once(error, 1);
+  } catch (const checkpoint::AgreedError& error) {
+    return say_once(error, 1);
   } catch (const std::exception& error) {
     return say(error, 1);
   }

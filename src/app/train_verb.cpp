@@ -2,11 +2,11 @@
 
 #include "app/job.h"
 #include "app/verbs.h"
-#include "base/file.h"
 #include "config/parse.h"
 #include "config/print.h"
 #include "launch/ranks.h"
 #include "train/run.h"
+#include "train/run_files.h"
 
 namespace trireme::app {
 
@@ -17,6 +17,7 @@ int train_verb(Arguments args) {
     return 0;
   }
   const launch::Ranks ranks = launch::discover_ranks(launch::process_environment());
+  train::check_output_dir(parsed.config.output_dir);
   const model::ModelGraph model = train::resolve_model(parsed, ranks.world_size);
   Machine machine = open_machine(parsed.config);
   // Data are read and checked before any rank waits for another.

@@ -1,8 +1,8 @@
 // The three kinds of error (docs/tour.md, "Errors").
 //
-//   ConfigError             the user's to fix: field, value, remedy; exit code 2, one line, no stack
-//   DeviceError, CommError,
-//   DataError               the world's: what was called, what it said, on which rank; exit code 1
+//   ConfigError, DataError  the user's to fix: field, value, remedy, or file:line; exit code 2, one
+//                           line, no stack
+//   DeviceError, CommError  the world's: what was called, what it said, on which rank; exit code 1
 //   check()                 our bug: always compiled in, throws BugError with file and line
 #pragma once
 

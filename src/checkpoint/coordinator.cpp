@@ -1,7 +1,5 @@
 #include "checkpoint/coordinator.h"
 
-#include "base/error.h"
-
 namespace trireme::checkpoint {
 
 void agree(Coordinator& ranks, std::string_view task, std::string_view problem) {
@@ -14,7 +12,7 @@ void agree(Coordinator& ranks, std::string_view task, std::string_view problem) 
     ++others;
   }
   if (first == problems.size()) return;
-  throw DeviceError(
+  throw AgreedError(
       fmt::format("{}: rank {}: {}{}", task, first, problems[first],
                   others > 0 ? fmt::format(" (and {} more ranks failed)", others) : ""));
 }

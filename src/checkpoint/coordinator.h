@@ -5,6 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/error.h"
+
 namespace trireme::checkpoint {
 
 /// One rank's connection to the others.
@@ -26,8 +28,14 @@ class SingleRank final : public Coordinator {
   std::vector<std::string> exchange(std::string_view mine) override { return {std::string(mine)}; }
 };
 
-/// Collective: returns when `problem` is empty on every rank; else throws, on every rank, the same
-/// DeviceError "TASK: rank R: problem", with the number of other ranks that have one.
+/// What went wrong on some rank, in the same words on all of them.
+class AgreedError final : public DeviceError {
+ public:
+  using DeviceError::DeviceError;
+};
+
+/// Collective: returns when `problem` is empty on every rank; else throws AgreedError "TASK: rank
+/// R: problem", with the number of other ranks that have one.
 void agree(Coordinator& ranks, std::string_view task, std::string_view problem);
 
 }  // namespace trireme::checkpoint

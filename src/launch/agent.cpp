@@ -237,7 +237,9 @@ void Agent::judge(const std::vector<Worker*>& ended) {
 void Agent::report(const Worker& worker) {
   worker.err->drain();
   if (worker.out) worker.out->drain();
-  const std::string& line = worker.last_line();
+  // A user's error is one sentence, just shown.
+  const bool shown = worker.process->status()->exit_code() == 2;
+  const std::string line = shown ? "" : worker.last_line();
   fmt::print(stderr, "trireme launch: rank {} (pid {}) {}{}{}\n", worker.rank,
              worker.process->pid(), worker.process->status()->words(),
              line.empty() ? "" : "; its last line: ", line);

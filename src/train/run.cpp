@@ -15,6 +15,7 @@
 #include "metrics/reporter.h"
 #include "metrics/text.h"
 #include "train/run_files.h"
+#include "train/run_identity.h"
 #include "train/session.h"
 #include "train/state_sources.h"
 
@@ -83,21 +84,8 @@ class Run {
     request.op_sizing = &backend_.op_sizing();
     request.comm_sizing = &backend_.comm_sizing();
     plan::Plan plan = plan::make_plan(request);
-    compare_plans(plan.hash);
+    compare_identities(ranks_, identity_of(config_, data_, plan.hash));
     return plan;
-  }
-
-  /// Drift between ranks is an error before step 0, not a hang.
-  void compare_plans(uint64_t hash) {
-    const auto hashes = ranks_.exchange(fmt::format("{:016x}", hash));
-    for (size_t r = 0; r < hashes.size(); ++r) {
-      if (hashes[r] == hashes[0]) continue;
-      throw CommError(
-          fmt::format("rank {} planned another program than rank 0 ({} and {}): the "
-                      "ranks differ in flags, files or version",
-                      r, hashes[r], hashes[0]));
-    }
-    program_hash_ = hashes[0];
   }
 
   SessionOptions session_options() {
@@ -159,16 +147,25 @@ class Run {
       }
       first_step_ = source.step();
       choose_algorithms(source.state().value("algorithms", std::string()));
-      session_.load(source);
+      fill(source);
       return;
     }
     choose_algorithms("");
     if (config_.init_from_config) {
       RandomSource source(session_.plan().model.config, static_cast<uint64_t>(config_.seed));
-      session_.load(source);
+      fill(source);
     } else {
       FolderSource source(config_.model_name_or_path, session_.plan().model);
+      fill(source);
+    }
+  }
+
+  /// What this rank alone could not read must name it: the others only see that it is gone.
+  void fill(StateSource& source) {
+    try {
       session_.load(source);
+    } catch (const DataError& error) {
+      throw DeviceError(fmt::format("rank {}: {}", ranks_.rank(), error.what()));
     }
   }
 
@@ -214,7 +211,7 @@ class Run {
           fmt::format("{} truncated, {} skipped (max_seq_length {})", counts.truncated,
                       counts.skipped, config_.max_seq_length));
     }
-    facts.more.emplace_back("Program hash", program_hash_);
+    facts.more.emplace_back("Program hash", fmt::format("{:016x}", session_.plan().hash));
     return facts;
   }
 
@@ -268,7 +265,7 @@ class Run {
     running_.step = -1;
     const double skips = value(control_, Control::consecutive_skips);
     if (skips >= static_cast<double>(config_.max_consecutive_skips)) {
-      throw DataError(
+      throw Diverged(
           fmt::format("step {}: the gradient was not finite {} times in a row; lower "
                       "learning_rate, check the data, or raise max_consecutive_skips "
                       "({})",
@@ -327,7 +324,6 @@ class Run {
   device::Backend& backend_;
   checkpoint::Coordinator& ranks_;
   Json run_description_;
-  std::string program_hash_;
   std::string algorithms_;
   Session session_;
   std::optional<metrics::Reporter> reporter_;
@@ -342,7 +338,15 @@ class Run {
 }  // namespace
 
 model::ModelGraph resolve_model(config::ParseResult& parsed, int64_t data_ranks) {
-  const model::ModelConfig config = model::read_model_config(parsed.config.model_name_or_path);
+  const std::filesystem::path folder = parsed.config.model_name_or_path;
+  std::error_code ignored;
+  if (!std::filesystem::exists(folder / "config.json", ignored)) {
+    throw ConfigError("model_name_or_path", folder.string(),
+                      std::filesystem::is_directory(folder, ignored)
+                          ? "this folder has no config.json; give a Hugging Face model folder"
+                          : "there is no such folder; give a Hugging Face model folder");
+  }
+  const model::ModelConfig config = model::read_model_config(folder);
   config::resolve(parsed, {config.hidden_size, config.max_position_embeddings}, data_ranks);
   return model::build_model(config);
 }

@@ -25,7 +25,8 @@ class Diverged : public std::runtime_error {
 /// Trains, saves, evaluates and exports as `parsed.config` says; rank 0 prints. Collective over the
 /// ranks. Everything borrowed outlives the call.
 ///
-/// Errors: ConfigError, DataError, DeviceError, CommError as documented with them, and Diverged.
+/// Errors that every rank meets alike: ConfigError, DataError, Diverged, checkpoint::AgreedError.
+/// DeviceError and CommError are one rank's own.
 void run_training(const config::ParseResult& parsed, const model::ModelGraph& model, RunData& data,
                   device::Backend& backend, checkpoint::Coordinator& ranks);
 

@@ -38,6 +38,7 @@ class RunData {
   int64_t samples_in_step(int64_t step) const;
 
   bool evaluates() const { return evaluation_ != nullptr; }
+  const data::Dataset& evaluation_set() const { return *evaluation_set_; }
   int64_t evaluation_samples() const { return evaluation_set_->size(); }
   std::vector<ops::Extent> evaluation_extents();
   void fill_evaluation(int64_t batch, const ops::BatchLayout& layout, int32_t* out) {

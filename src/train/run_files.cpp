@@ -1,7 +1,11 @@
 #include "train/run_files.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <cstring>
 #include <memory>
 #include <string_view>
 #include <utility>
@@ -116,6 +120,22 @@ void CheckpointSource::read_control(std::span<double> control) {
   const Json& saved = reader_.state().at("control");
   for (const auto& [name, field] : kKept) {
     control[static_cast<size_t>(ops::index(field))] = saved.at(std::string(name)).get<double>();
+  }
+}
+
+void check_output_dir(const std::string& output_dir) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  fs::path there = fs::absolute(output_dir);
+  while (!fs::exists(there, ignored) && there.has_relative_path()) there = there.parent_path();
+  if (!fs::is_directory(there, ignored)) {
+    throw ConfigError("output_dir", output_dir,
+                      fmt::format("{} is not a folder; give another one", there.string()));
+  }
+  if (::access(there.c_str(), W_OK | X_OK) != 0) {
+    throw ConfigError("output_dir", output_dir,
+                      fmt::format("{}: {}; give a folder that you may write to", there.string(),
+                                  std::strerror(errno)));
   }
 }
 

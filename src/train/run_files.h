@@ -30,6 +30,9 @@ class CheckpointSource final : public StateSource {
   checkpoint::CheckpointReader reader_;
 };
 
+/// ConfigError when no file can be made in `output_dir`, which need not exist yet. Changes nothing.
+void check_output_dir(const std::string& output_dir);
+
 /// What a run is, as far as a resume must know: kept in the state of every checkpoint.
 Json describe_run(const config::RunConfig& config, int64_t num_samples, int64_t data_ranks);
 /// One sentence for each setting that differs from the run that saved: the schedule, the order of
@@ -45,7 +48,7 @@ struct SavePlace {
 
 /// Collective: writes and publishes output_dir/checkpoint-N with the Hugging Face weights beside
 /// it. `state`: what a resume shall find beside the control block. The session was flushed. Throws
-/// the same DeviceError on every rank; older checkpoints stay.
+/// AgreedError; older checkpoints stay.
 checkpoint::SaveResult save_checkpoint(Session& session, checkpoint::Coordinator& ranks,
                                        const SavePlace& place, const ControlValues& control,
                                        const Json& state);
