@@ -121,6 +121,19 @@ void Device::drain() {
   throw_if_failed();
 }
 
+int Device::stamp(device::StreamKind stream) {
+  const auto note = [](void* seconds, int64_t) {
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
+    *static_cast<double*>(seconds) = std::chrono::duration<double>(now).count();
+  };
+  at(stream).launch(device::HostCall{note, &stamps_.emplace_back(), 0});
+  return static_cast<int>(stamps_.size()) - 1;
+}
+
+double Device::stamped(int number) const { return stamps_.at(static_cast<size_t>(number)); }
+
+void Device::forget_stamps() { stamps_.clear(); }
+
 Progress Device::progress(device::StreamKind stream) const { return at(stream).progress(); }
 
 void Device::run(device::StreamKind stream, int64_t sequence, const StreamItem& item) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <deque>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -60,6 +61,9 @@ class Device final : public device::Device, private ItemRunner {
   void wait(device::StreamKind stream, int event) override;
   void synchronize(int event) override;
   void drain() override;
+  int stamp(device::StreamKind stream) override;
+  double stamped(int number) const override;
+  void forget_stamps() override;
 
   /// Where a stream is. Any thread.
   Progress progress(device::StreamKind stream) const;
@@ -83,6 +87,7 @@ class Device final : public device::Device, private ItemRunner {
   std::array<int64_t, device::kNumSpaces> allocated_{};
   std::vector<Arena> arenas_;
   std::vector<Ticket> events_;
+  std::deque<double> stamps_;  // written on the streams' threads
 
   std::atomic<bool> failed_{false};
   mutable std::mutex error_mutex_;

@@ -212,6 +212,24 @@ void Device::synchronize(int event) {
   if (recorded_on_[static_cast<size_t>(event)] >= 0) wait_for(handle);
 }
 
+int Device::stamp(StreamKind stream) {
+  const size_t number = num_stamps_++;
+  if (number == stamps_.size()) stamps_.emplace_back(cudaEventDefault);
+  launched([&] { TRIREME_CUDA(cudaEventRecord(stamps_[number].get(), at(stream).get())); });
+  return static_cast<int>(number);
+}
+
+double Device::stamped(int number) const {
+  check(number >= 0 && static_cast<size_t>(number) < num_stamps_, "time {} of {}", number,
+        num_stamps_);
+  float milliseconds = 0;
+  TRIREME_CUDA(cudaEventElapsedTime(&milliseconds, stamps_.front().get(),
+                                    stamps_[static_cast<size_t>(number)].get()));
+  return double{milliseconds} / 1000;
+}
+
+void Device::forget_stamps() { num_stamps_ = 0; }
+
 void Device::drain() {
   for (size_t k = 0; k < streams_.size(); ++k) {
     launched([&] { TRIREME_CUDA(cudaEventRecord(drain_events_[k].get(), streams_[k]->get())); });

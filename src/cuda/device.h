@@ -63,6 +63,9 @@ class Device final : public device::Device, private HostCallRunner {
   void wait(device::StreamKind stream, int event) override;
   void synchronize(int event) override;
   void drain() override;
+  int stamp(device::StreamKind stream) override;
+  double stamped(int number) const override;
+  void forget_stamps() override;
 
   /// Where every stream is, a line each. Any thread.
   std::string report() const;
@@ -106,7 +109,9 @@ class Device final : public device::Device, private HostCallRunner {
   std::vector<Arena> arenas_;
   std::array<int64_t, device::kNumSpaces> allocated_{};
   std::vector<EventHandle> events_;
-  std::vector<int> recorded_on_;           // by event: stream, or -1
+  std::vector<int> recorded_on_;     // by event: stream, or -1
+  std::vector<EventHandle> stamps_;  // kept for reuse
+  size_t num_stamps_ = 0;
   std::vector<EventHandle> drain_events_;  // by stream
 
   std::atomic<bool> failed_{false};

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cuda/device.h"
+#include "store/thread.h"
 
 namespace trireme::cuda {
 
@@ -51,7 +52,7 @@ void Device::throw_if_failed() {
 }
 
 void Device::start_watching() {
-  watcher_ = std::thread([this] { watch(); });
+  watcher_ = store::start_thread("gpu watch", [this] { watch(); });
 }
 
 void Device::stop_watching() {

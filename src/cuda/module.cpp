@@ -30,6 +30,15 @@ DeviceOptions options_of(int device, const device::RankSite& site) {
   return options;
 }
 
+/// 90 for 9.0.
+int compute_capability(int device) {
+  int major = 0;
+  int minor = 0;
+  TRIREME_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+  TRIREME_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
+  return major * 10 + minor;
+}
+
 /// Makes the GPU current and starts its context.
 int start(int device) {
   TRIREME_CUDA(cudaSetDevice(device));
@@ -42,7 +51,8 @@ int start(int device) {
 Backend::Backend(int device, const device::RankSite& site, const std::string& prefix,
                  const std::string& nccl_library)
     : device_id_(start(device)),
-      ops_(device),
+      ops_(device, site.deterministic),
+      op_sizing_(ops_.sizing()),
       communicator_(world_of(device, site, prefix, nccl_library)),
       device_([this](const ops::OpCall& call, cudaStream_t stream) { run(call, ops_, stream); },
               communicator_, options_of(device, site)) {}
@@ -60,15 +70,18 @@ BackendMaker::BackendMaker(const device::ModuleLibraries& libraries) : libraries
   TRIREME_CUDA(cudaGetDeviceCount(&num_devices_));
 }
 
+std::unique_ptr<ops::OpSizing> BackendMaker::op_sizing(bool deterministic) const {
+  return std::make_unique<OpSizing>(compute_capability(0), deterministic);
+}
+
 std::unique_ptr<device::Backend> BackendMaker::open(const device::RankSite& site) {
   const int device = site.local_rank % num_devices_;
-  int major = 0;
-  TRIREME_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-  if (major < 8) {
+  const int capability = compute_capability(device);
+  if (capability < 80) {
     throw ConfigError(
-        fmt::format("device cuda: GPU {} has compute capability {}.x, 8.0 (A100) or "
+        fmt::format("device cuda: GPU {} has compute capability {}.{}, 8.0 (A100) or "
                     "newer is needed; pass --device cpu",
-                    device, major));
+                    device, capability / 10, capability % 10));
   }
   // Ranks open their backends in the same order, so equal counts name one world.
   std::string prefix = "cuda";

@@ -34,6 +34,7 @@ class Backend final : public device::Backend {
   void tune(const ops::OpCall& call) override { cuda::tune(call, ops_); }
   std::string algorithms() const override { return ops_.algorithms(); }
   void use_algorithms(std::string_view text) override { ops_.use_algorithms(text); }
+  std::vector<std::string> take_notices() override { return ops_.take_notices(); }
 
  private:
   const int device_id_;
@@ -49,11 +50,14 @@ class BackendMaker final : public device::BackendMaker {
   explicit BackendMaker(const device::ModuleLibraries& libraries);
   int num_devices() const override { return num_devices_; }
   int64_t token_multiple() const override { return kTokenMultiple; }
+  std::unique_ptr<ops::OpSizing> op_sizing(bool deterministic) const override;
+  const comm::CommSizing& comm_sizing() const override { return comm_sizing_; }
   /// ConfigError when the GPU is older than compute capability 8.0.
   std::unique_ptr<device::Backend> open(const device::RankSite& site) override;
 
  private:
   device::ModuleLibraries libraries_;
+  CommSizing comm_sizing_;
   int num_devices_ = 0;
 };
 

@@ -50,6 +50,8 @@ class Backend {
   virtual std::string algorithms() const { return {}; }
   /// Takes such a text in place of measuring.
   virtual void use_algorithms(std::string_view text) { (void)text; }
+  /// Sentences for the user about that, since the last call of this.
+  virtual std::vector<std::string> take_notices() { return {}; }
 };
 
 }  // namespace trireme::device

@@ -21,6 +21,8 @@ struct RankSite {
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
   /// Bounds each step of meeting the other ranks.
   std::chrono::milliseconds connect_timeout = std::chrono::minutes(2);
+  /// Insists on operations that repeat bit for bit, where others are faster.
+  bool deterministic = false;
   /// Debug: every collective starts this much later.
   std::chrono::milliseconds delay_collectives{0};
 };
@@ -31,8 +33,10 @@ class BackendMaker {
   virtual ~BackendMaker() = default;
   /// Devices of this machine that ranks may open.
   virtual int num_devices() const = 0;
-  /// As Backend's.
+  /// As Backend's; sizes are those of the first device.
   virtual int64_t token_multiple() const = 0;
+  virtual std::unique_ptr<ops::OpSizing> op_sizing(bool deterministic) const = 0;
+  virtual const comm::CommSizing& comm_sizing() const = 0;
   /// Collective over the world; ranks of one process call it on a thread each, which afterwards
   /// makes all calls of that backend. The maker must outlive it.
   virtual std::unique_ptr<Backend> open(const RankSite& site) = 0;

@@ -16,7 +16,7 @@ enum class StreamKind : uint8_t {
   compute,
   copy_in,
   copy_out,
-  comm_dp,    // gathers and reductions over data ranks
+  comm_dp,  // gathers and reductions over data ranks
   comm_tp,
   comm_next,  // pipeline, towards the last stage
   comm_prev,
@@ -66,6 +66,20 @@ class Device {
   virtual void synchronize(int event) = 0;
   /// Blocks the host until every stream is idle.
   virtual void drain() = 0;
+
+  // For traces: these allocate, and cost the stream some microseconds.
+  /// Notes the time when `stream` gets here. Notes are numbered from 0; -1: there is no clock.
+  virtual int stamp(StreamKind stream) {
+    (void)stream;
+    return -1;
+  }
+  /// Seconds of a note, on one clock for all streams, once the stream has passed it (drain).
+  virtual double stamped(int number) const {
+    (void)number;
+    return 0;
+  }
+  /// Forgets all notes; the next one is 0 again. While every stream is idle.
+  virtual void forget_stamps() {}
 };
 
 }  // namespace trireme::device
