@@ -24,7 +24,7 @@ class Reader {
       } else if (word.starts_with("--") && word.size() > 2) {
         read_flag(std::string_view(word).substr(2));
       } else {
-        problem("unexpected argument '{}': settings are given as --name value", printable(word));
+        read_word(word, next_ == 1);
       }
     }
     return std::move(result_);
@@ -33,7 +33,19 @@ class Reader {
  private:
   template <typename... Args>
   void problem(fmt::format_string<Args...> format, Args&&... args) {
-    result_.problems.push_back(fmt::format(format, std::forward<Args>(args)...));
+    result_.flags.problems.push_back(fmt::format(format, std::forward<Args>(args)...));
+  }
+
+  /// A word that belongs to no flag: the configuration file, or key=value.
+  void read_word(const std::string& word, bool first) {
+    const size_t equals = word.find('=');
+    if (equals != std::string::npos && equals > 0) {
+      result_.overrides.emplace_back(word.substr(0, equals), word.substr(equals + 1));
+    } else if (first && !word.empty()) {
+      result_.config_file = word;
+    } else {
+      problem("unexpected argument '{}': settings are given as --name value", printable(word));
+    }
   }
 
   void read_flag(std::string_view flag) {
@@ -90,10 +102,8 @@ class Reader {
     std::string spelled(name);
     std::ranges::replace(spelled, '-', '_');
     try {
-      Json value = coerce_text(row.rule, text);
-      const bool refused = row.support == Support::refused && !is_neutral(row.neutral, value);
-      if (refused) throw BadValue(std::string(row.help));
-      result_.options.push_back({&row, std::move(spelled), std::move(value)});
+      result_.flags.settings.push_back(
+          {std::string(row.name), checked_value(row, text), "--" + spelled});
     } catch (const BadValue& bad) {
       problem("{} = {}: {}", spelled, text.empty() ? "\"\"" : printable(text), bad.what());
     }

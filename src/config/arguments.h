@@ -1,27 +1,24 @@
-// From an argument list to (row, value) pairs; nothing is applied yet.
+// From an argument list to settings; nothing is applied yet.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "config/option_table.h"
+#include "config/schema.h"
 
 namespace trireme::config {
 
-struct TypedOption {
-  const Option* row = nullptr;
-  std::string spelled;  // as typed, without dashes, '_' for '-'
-  Json value;           // checked; null where the row's "no value" word was given
-};
-
 struct Arguments {
-  std::vector<TypedOption> options;  // in order
-  std::vector<std::string> problems;
+  std::string config_file;  // the first argument, when it is no flag and no key=value; may be empty
+  std::vector<std::pair<std::string, std::string>> overrides;  // key=value, in order
+  Reading flags;  // origins are the flags as typed, with '_' for '-'
   bool help = false;
 };
 
-/// Never throws ConfigError; what is wrong is in `problems`.
+/// Never throws ConfigError; what is wrong is in `flags.problems`.
 Arguments read_arguments(std::span<const std::string> args, const OptionTable& table);
 
 }  // namespace trireme::config

@@ -4,7 +4,6 @@
 namespace trireme::config {
 namespace {
 
-using Keys = std::vector<DeepspeedKey>;
 constexpr auto kBool = Kind::boolean;
 constexpr auto kInt = Kind::integer;
 constexpr auto kReal = Kind::real;
@@ -22,30 +21,6 @@ constexpr std::string_view kWholeUnits = "units are gathered and reduced whole, 
 constexpr std::string_view kCheckpoints = "checkpoints are written by all ranks and published last";
 constexpr std::string_view kOneStage = "there is one pipeline stage";
 constexpr std::string_view kRecompute = "--recompute or --gradient_checkpointing says what is kept";
-
-class Schema {
- public:
-  void honour(std::string_view path, std::string_view option) {
-    keys_.push_back({.path = path, .support = Support::honoured, .option = option});
-  }
-  void honour_in_code(std::string_view path, Kind kind, std::string_view why) {
-    keys_.push_back({.path = path, .support = Support::honoured, .kind = kind, .why = why});
-  }
-  void ignore(std::string_view path, Kind kind, std::string_view why) {
-    keys_.push_back({.path = path, .support = Support::meaningless, .kind = kind, .why = why});
-  }
-  void refuse(std::string_view path, Kind kind, std::vector<Json> neutral, std::string_view why) {
-    keys_.push_back({.path = path,
-                     .support = Support::refused,
-                     .kind = kind,
-                     .neutral = std::move(neutral),
-                     .why = why});
-  }
-  Keys take() { return std::move(keys_); }
-
- private:
-  Keys keys_;
-};
 
 void add_batch_and_optimizer(Schema& schema) {
   schema.honour("train_batch_size", "train_batch_size");
@@ -73,17 +48,17 @@ void add_batch_and_optimizer(Schema& schema) {
   schema.ignore("zero_allow_untested_optimizer", kBool, "every optimizer here runs at every stage");
   schema.ignore("zero_force_ds_cpu_optimizer", kBool, "nothing is offloaded");
 
-  schema.honour_in_code(
-      "scheduler.type", kText,
-      "WarmupLR is --lr_scheduler_type constant_with_warmup, WarmupDecayLR linear");
-  schema.refuse("scheduler.params.warmup_min_lr", kReal, {0}, kLater);
+  schema.honour_in_code("scheduler.type", kText,
+                        "WarmupLR, WarmupDecayLR and WarmupCosineLR are --lr_scheduler_type of "
+                        "those names, update by update as DeepSpeed has them");
   schema.honour("scheduler.params.warmup_max_lr", "learning_rate");
   schema.honour("scheduler.params.warmup_num_steps", "warmup_steps");
-  schema.honour_in_code("scheduler.params.warmup_type", kText, "linear; log only without warm-up");
-  schema.honour_in_code("scheduler.params.total_num_steps", kInt,
-                        "must be the length of the run, --max_steps");
-  schema.refuse("scheduler.params.warmup_min_ratio", kReal, {0}, kLater);
-  schema.refuse("scheduler.params.cos_min_ratio", kReal, {}, kLater);
+  for (const std::string_view path :
+       {"scheduler.params.warmup_min_lr", "scheduler.params.warmup_type",
+        "scheduler.params.total_num_steps", "scheduler.params.warmup_min_ratio",
+        "scheduler.params.cos_min_ratio"}) {
+    schema.honour_in_code(path, kReal, "`--lr_scheduler_kwargs`");
+  }
 }
 
 void add_numbers(Schema& schema) {
@@ -176,7 +151,8 @@ void add_zero_plus(Schema& schema) {
   schema.refuse("zero_optimization.zero_quantized_nontrainable_weights", kBool, {false}, kLater);
   schema.refuse("zero_optimization.zero_quantized_gradients", kBool, {false}, kLater);
   schema.refuse("zero_optimization.zeropp_loco_param", kJson, {Json::object()}, kLater);
-  schema.refuse("zero_optimization.mics_shard_size", kInt, {-1}, kLater);
+  schema.honour_in_code("zero_optimization.mics_shard_size", kInt,
+                        "`--shard_group_size`; -1: all data ranks");
   schema.refuse("zero_optimization.mics_hierarchical_params_gather", kBool, {false}, kLater);
   schema.refuse("zero_optimization.zenflow", kJson, {Json::object()}, kLater);
 
@@ -332,28 +308,29 @@ void add_checkpoint_and_search(Schema& schema) {
   schema.ignore("autotuning.arg_mappings", kJson, kNotTuned);
 }
 
-}  // namespace
-
-std::vector<std::pair<std::string_view, std::string_view>> deepspeed_aliases() {
-  return {
-      {"bfloat16", "bf16"},
-      {"zero_optimization.prefetch_bucket_size", "zero_optimization.stage3_prefetch_bucket_size"},
-      {"zero_optimization.param_persistence_threshold",
-       "zero_optimization.stage3_param_persistence_threshold"},
-      {"zero_optimization.model_persistence_threshold",
-       "zero_optimization.stage3_model_persistence_threshold"},
-      {"zero_optimization.max_live_parameters", "zero_optimization.stage3_max_live_parameters"},
-      {"zero_optimization.max_reuse_distance", "zero_optimization.stage3_max_reuse_distance"},
-      {"zero_optimization.gather_16bit_weights_on_model_save",
-       "zero_optimization.stage3_gather_16bit_weights_on_model_save"},
-      {"zero_optimization.stage3_gather_fp16_weights_on_model_save",
-       "zero_optimization.stage3_gather_16bit_weights_on_model_save"},
-      {"zero_optimization.module_granularity_threshold",
-       "zero_optimization.stage3_module_granularity_threshold"},
-  };
+void add_aliases(Schema& schema) {
+  schema.alias("bfloat16", "bf16");
+  schema.alias("zero_optimization.prefetch_bucket_size",
+               "zero_optimization.stage3_prefetch_bucket_size");
+  schema.alias("zero_optimization.param_persistence_threshold",
+               "zero_optimization.stage3_param_persistence_threshold");
+  schema.alias("zero_optimization.model_persistence_threshold",
+               "zero_optimization.stage3_model_persistence_threshold");
+  schema.alias("zero_optimization.max_live_parameters",
+               "zero_optimization.stage3_max_live_parameters");
+  schema.alias("zero_optimization.max_reuse_distance",
+               "zero_optimization.stage3_max_reuse_distance");
+  schema.alias("zero_optimization.gather_16bit_weights_on_model_save",
+               "zero_optimization.stage3_gather_16bit_weights_on_model_save");
+  schema.alias("zero_optimization.stage3_gather_fp16_weights_on_model_save",
+               "zero_optimization.stage3_gather_16bit_weights_on_model_save");
+  schema.alias("zero_optimization.module_granularity_threshold",
+               "zero_optimization.stage3_module_granularity_threshold");
 }
 
-std::vector<DeepspeedKey> deepspeed_keys() {
+}  // namespace
+
+Schema deepspeed_schema() {
   Schema schema;
   add_batch_and_optimizer(schema);
   add_numbers(schema);
@@ -362,7 +339,8 @@ std::vector<DeepspeedKey> deepspeed_keys() {
   add_parallelism(schema);
   add_watching(schema);
   add_checkpoint_and_search(schema);
-  return schema.take();
+  add_aliases(schema);
+  return schema;
 }
 
 }  // namespace trireme::config

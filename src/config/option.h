@@ -15,8 +15,10 @@
 
 namespace trireme::config {
 
-/// `steps`: a whole number of steps, or a share of all steps below 1. `json`: any JSON value.
-enum class Kind { boolean, integer, real, steps, text, path, choice, list, json };
+/// `steps`: a whole number of steps, or a share of all steps below 1. `json`: any JSON value, or
+/// the path of a file. `document`: the path of a file, or the JSON that could lie in it, as a
+/// string.
+enum class Kind { boolean, integer, real, steps, text, path, choice, list, json, document };
 
 /// honoured: it acts. meaningless: it is accepted, has no effect here and the reason is reported.
 /// refused: only its neutral values are accepted, every other one is a ConfigError with the reason.

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "config/option.h"
+#include "config/scheduler_kwargs.h"
 #include "config/value.h"
 #include "config/words.h"
 
@@ -41,6 +42,8 @@ void store(T& target, const Json& value) {
     check(false, "no enumerator is called {}", word);
   } else if constexpr (kIsOptional<T>) {
     target = value.is_null() ? T{} : T(value.get<typename T::value_type>());
+  } else if constexpr (std::is_same_v<T, SchedulerKwargs>) {
+    target = parse_scheduler_kwargs(given_object(value));
   } else if constexpr (std::is_same_v<T, std::vector<RecomputeSpan>>) {
     target = parse_recompute(value.get_ref<const std::string&>());
   } else {
@@ -54,6 +57,8 @@ Json load(const T& source) {
     return std::string(word_of(source));
   } else if constexpr (kIsOptional<T>) {
     return source ? Json(*source) : Json(nullptr);
+  } else if constexpr (std::is_same_v<T, SchedulerKwargs>) {
+    return scheduler_kwargs_json(source);
   } else if constexpr (std::is_same_v<T, std::vector<RecomputeSpan>>) {
     return recompute_words(source);
   } else {
@@ -95,6 +100,13 @@ inline Option path(std::string_view name, OptionGroup group, std::string RunConf
                    std::string_view help) {
   Option option = field(name, group, member, help);
   option.rule.kind = Kind::path;
+  return option;
+}
+
+inline Option document(std::string_view name, OptionGroup group, std::string RunConfig::*member,
+                       std::string_view help) {
+  Option option = field(name, group, member, help);
+  option.rule.kind = Kind::document;
   return option;
 }
 

@@ -39,6 +39,7 @@ Option Option::alone_means(std::string_view value) && {
 namespace {
 
 using build::another_spelling;
+using build::document;
 using build::field;
 using build::path;
 using build::row;
@@ -107,6 +108,15 @@ void append_steps(Rows& rows) {
                      .at_least(-1));
 }
 
+Option scheduler_kwargs_row() {
+  Option option = row<SchedulerKwargs>(
+      "lr_scheduler_kwargs", OptionGroup::optimizer,
+      [](auto& config) -> auto& { return config.lr_scheduler_kwargs; },
+      "what the schedule is made of, as JSON or a JSON file");
+  option.rule.kind = Kind::json;
+  return option;
+}
+
 void append_optimizer(Rows& rows) {
   const auto group = OptionGroup::optimizer;
   rows.push_back(field("optim", group, &RunConfig::optim, "optimizer; AdamW decays decoupled")
@@ -140,13 +150,9 @@ void append_optimizer(Rows& rows) {
   rows.push_back(field("lr_scheduler_type", group, &RunConfig::lr_scheduler_type,
                        "course of the learning rate after the warm-up")
                      .also({"lr_scheduler"})
-                     .words({{"cosine_with_restarts", "", kLater},
-                             {"polynomial", "", kLater},
-                             {"inverse_sqrt", "", kLater},
-                             {"reduce_lr_on_plateau", "", kLater},
-                             {"cosine_with_min_lr", "", kLater},
-                             {"cosine_warmup_with_min_lr", "", kLater},
-                             {"warmup_stable_decay", "", kLater}}));
+                     .words({{"reduce_lr_on_plateau", "",
+                              "not supported: the rates of a run are known before it starts"}}));
+  rows.push_back(scheduler_kwargs_row());
   rows.push_back(steps("warmup_steps", group, &RunConfig::warmup_steps,
                        "updates of linear warm-up, or their share of all updates"));
   rows.push_back(another_spelling(
@@ -164,10 +170,25 @@ void append_zero(Rows& rows) {
   rows.push_back(field("zero_stage", group, &ZeroConfig::stage,
                        "sharded over data ranks: 1 optimizer, 2 and gradients, 3 and weights")
                      .between(0, 3));
-  rows.push_back(build::path("deepspeed", group, &RunConfig::deepspeed,
-                             "DeepSpeed configuration: a JSON file, or the JSON itself")
+  rows.push_back(document("deepspeed", group, &RunConfig::deepspeed,
+                          "DeepSpeed configuration, as JSON or a JSON file")
                      .also({"deepspeed_config"})
                      .alone_means(""));
+  Option shard_group =
+      field("shard_group_size", group, &RunConfig::shard_group_size,
+            "hybrid sharding: neighbouring ranks that share one copy of the state, which is the "
+            "same in every such group; 0: all data ranks, host: the ranks of one host")
+          .also({"dp_shard_size"})
+          .at_least(0)
+          .unset_as("host");
+  shard_group.set = [](RunConfig& config, const Json& value) {
+    config.shard_group_size = value.is_null() ? kShardGroupHost : value.get<int64_t>();
+  };
+  shard_group.get = [](const RunConfig& config) {
+    const int64_t size = config.shard_group_size;
+    return size == kShardGroupHost ? Json() : Json(size);
+  };
+  rows.push_back(std::move(shard_group));
   rows.push_back(field("reduce_at", group, &RunConfig::reduce_at,
                        "when gradients are reduced: each micro-batch, or once an update; auto: "
                        "boundary for stages 0 and 1, micro for 2 and 3"));

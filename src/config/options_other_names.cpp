@@ -104,7 +104,6 @@ void append_training(Rows& rows) {
   rows.push_back(refused("optim_args", optimizer, kText, {""}, kLater));
   rows.push_back(refused("optim_target_modules", optimizer, kText, {""}, kLater));
   rows.push_back(refused("use_muon", optimizer, kBool, {false}, kLater));
-  rows.push_back(refused("lr_scheduler_kwargs", optimizer, kJson, {Json::object(), ""}, kLater));
   rows.push_back(refused("label_smoothing_factor", optimizer, kReal, {0}, kLater));
   rows.push_back(refused("neftune_noise_alpha", optimizer, kReal, {0}, kLater));
 
@@ -134,7 +133,6 @@ void append_layout(Rows& rows) {
   rows.push_back(refused("virtual_pipeline_size", group, kInt, {1}, kLater));
   rows.push_back(meaningless("pipeline_schedule", group, kText, "there is one pipeline stage"));
   rows.push_back(refused("context_parallel_size", group, kInt, {1}, kLater));
-  rows.push_back(refused("shard_group_size", group, kInt, {0}, kLater).also({"dp_shard_size"}));
   rows.push_back(meaningless("rank_order", group, kText, "all ranks are data ranks"));
   rows.push_back(refused("parallelism_config", group, kJson, {Json::object(), ""}, kLater));
   rows.push_back(refused("layout", group, kText, {""}, kLater));

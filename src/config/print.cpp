@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 #include "config/value.h"
 
@@ -51,6 +52,7 @@ std::string placeholder(const ValueRule& rule) {
     case Kind::list:
       return "WORDS";
     case Kind::json:
+    case Kind::document:
       return "JSON";
     case Kind::choice:
       break;
@@ -88,13 +90,19 @@ std::string wrapped(const std::string& words, size_t first_column, size_t indent
 
 std::string help_line(const Option& row) {
   constexpr size_t kIndent = 34;
-  std::string line = fmt::format("  --{} {}", row.name, placeholder(row.rule));
+  constexpr size_t kLongestPlaceholder = 60;
+  std::string words(row.help);
+  std::string value = placeholder(row.rule);
+  if (value.size() > kLongestPlaceholder) {
+    std::ranges::replace(value, '|', ' ');
+    words += ": " + std::exchange(value, "WORD");
+  }
+  std::string line = fmt::format("  --{} {}", row.name, value);
   if (line.size() + 2 > kIndent) line += "\n";
   const size_t used = line.ends_with('\n') ? 0 : line.size();
   line += std::string(kIndent - used, ' ');
-  std::string words(row.help);
-  const std::string value = row.maps_to.empty() ? value_words(row, RunConfig{}) : "none";
-  if (value != "none") words += fmt::format(" [{}]", value);
+  const std::string standard = row.maps_to.empty() ? value_words(row, RunConfig{}) : "none";
+  if (standard != "none" && standard != "{}") words += fmt::format(" [{}]", standard);
   return line + wrapped(words, kIndent, kIndent) + "\n";
 }
 

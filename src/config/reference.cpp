@@ -6,7 +6,9 @@
 
 #include "config/deepspeed.h"
 #include "config/print.h"
+#include "config/scheduler_kwargs.h"
 #include "config/value.h"
+#include "config/words.h"
 
 namespace trireme::config {
 namespace {
@@ -26,6 +28,17 @@ as without effect here, or refused: a run is never quietly anything but what was
 The effective configuration is printed at the start and saved with the run.
 
 Everything that is wrong is told in one message, and the exit code is 2.
+)";
+
+constexpr std::string_view kSchedules = R"(
+### lr_scheduler_kwargs
+
+A schedule has these parts, which `--lr_scheduler_kwargs` takes as JSON or as a JSON file. The
+formulas are those of transformers, and of DeepSpeed for the schedulers named after its own; the
+first update uses the rate of step 0.
+
+| name | taken by | what it is |
+|---|---|---|
 )";
 
 constexpr std::string_view kDeepspeed = R"(
@@ -86,7 +99,8 @@ std::string value_words(const ValueRule& rule) {
       words = "path";
       break;
     case Kind::json:
-      words = "JSON";
+    case Kind::document:
+      words = "JSON, or its file";
       break;
     case Kind::list:
       words = "words: ";
@@ -112,7 +126,7 @@ std::string default_cell(const Option& row) {
   if (!row.maps_to.empty()) return fmt::format("sets `{}`", row.maps_to);
   const Json value = row.get(RunConfig{});
   if (value.is_null()) return std::string(row.rule.unset);
-  return value == "" || value == Json::array() ? "none" : shown(value);
+  return value.empty() || value == "" ? "none" : shown(value);
 }
 
 std::string refused_words(const Option& row) {
@@ -121,7 +135,7 @@ std::string refused_words(const Option& row) {
     if (choice.refusal.empty()) continue;
     words += fmt::format("{}{}", words.empty() ? "" : ", ", choice.word);
   }
-  return words.empty() ? "" : " Not supported yet: " + words + ".";
+  return words.empty() ? "" : " Refused: " + words + ".";
 }
 
 std::string neutral_words(const std::vector<Json>& neutral) {
@@ -153,6 +167,18 @@ std::string names_cell(const Option& row) {
   return code_list(names);
 }
 
+void write_schedules(std::string& text) {
+  text += kSchedules;
+  for (const KwargFacts& facts : scheduler_kwargs()) {
+    std::string takers;
+    for (const Scheduler scheduler : facts.schedulers) {
+      takers += fmt::format("{}{}", takers.empty() ? "" : ", ", word_of(scheduler));
+    }
+    fmt::format_to(std::back_inserter(text), "| `{}` | {} | {} |\n", facts.name, takers,
+                   facts.help);
+  }
+}
+
 void write_others(std::string& text, const std::vector<Option>& rows) {
   auto out = std::back_inserter(text);
   text += "\n## Without effect here\n\n| name | why |\n|---|---|\n";
@@ -169,28 +195,30 @@ void write_others(std::string& text, const std::vector<Option>& rows) {
   }
 }
 
-void write_deepspeed(std::string& text) {
-  const std::vector<DeepspeedKey> keys = deepspeed_keys();
+void write_schema(std::string& text, const Schema& schema) {
   auto out = std::back_inserter(text);
-  text += kDeepspeed;
-  text += "\n| honoured key | acts as |\n|---|---|\n";
-  for (const DeepspeedKey& key : keys) {
-    if (key.support != Support::honoured) continue;
+  const auto table = [&](Support support, std::string_view head, auto row) {
+    const auto of_it = [&](const SchemaKey& key) { return key.support == support; };
+    if (std::ranges::none_of(schema.keys(), of_it)) return;
+    text += head;
+    for (const SchemaKey& key : schema.keys()) {
+      if (of_it(key)) row(key);
+    }
+  };
+  table(Support::honoured, "\n| honoured key | acts as |\n|---|---|\n", [&](const SchemaKey& key) {
     fmt::format_to(out, "| `{}` | {} |\n", key.path,
                    key.option.empty() ? std::string(key.why) : fmt::format("`--{}`", key.option));
-  }
-  text += "\n| key without effect | why |\n|---|---|\n";
-  for (const DeepspeedKey& key : keys) {
-    if (key.support != Support::meaningless) continue;
-    fmt::format_to(out, "| `{}` | {} |\n", key.path, key.why);
-  }
-  text += "\n| refused key | accepted | why |\n|---|---|---|\n";
-  for (const DeepspeedKey& key : keys) {
-    if (key.support != Support::refused) continue;
-    fmt::format_to(out, "| `{}` | {} | {} |\n", key.path, neutral_words(key.neutral), key.why);
-  }
+  });
+  table(Support::meaningless, "\n| key without effect | why |\n|---|---|\n",
+        [&](const SchemaKey& key) { fmt::format_to(out, "| `{}` | {} |\n", key.path, key.why); });
+  table(Support::refused, "\n| refused key | accepted | why |\n|---|---|---|\n",
+        [&](const SchemaKey& key) {
+          fmt::format_to(out, "| `{}` | {} | {} |\n", key.path, neutral_words(key.neutral),
+                         key.why);
+        });
+  if (schema.aliases().empty()) return;
   text += "\n| other spelling | is |\n|---|---|\n";
-  for (const auto& [spelling, path] : deepspeed_aliases()) {
+  for (const auto& [spelling, path] : schema.aliases()) {
     fmt::format_to(out, "| `{}` | `{}` |\n", spelling, path);
   }
 }
@@ -202,9 +230,11 @@ std::string markdown_reference() {
   std::string text(kIntroduction);
   for (const auto& [group, title] : option_groups()) {
     if (group != OptionGroup::command) write_honoured(text, rows, group, title);
+    if (group == OptionGroup::optimizer) write_schedules(text);
   }
   write_others(text, rows);
-  write_deepspeed(text);
+  text += kDeepspeed;
+  write_schema(text, deepspeed_schema());
   return text;
 }
 

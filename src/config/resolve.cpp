@@ -106,7 +106,7 @@ void settle_length(ParseResult& result, const ModelFacts& facts) {
 
 }  // namespace
 
-void resolve(ParseResult& result, const ModelFacts& facts, int64_t data_ranks) {
+void resolve(ParseResult& result, const ModelFacts& facts, int64_t data_ranks, int64_t host_ranks) {
   check(data_ranks >= 1 && facts.hidden_size >= 1 && facts.max_position_embeddings >= 1,
         "resolve: {} data ranks, hidden size {}, {} positions", data_ranks, facts.hidden_size,
         facts.max_position_embeddings);
@@ -118,6 +118,9 @@ void resolve(ParseResult& result, const ModelFacts& facts, int64_t data_ranks) {
   if (config.eval_steps == 0) config.eval_steps = config.logging_steps;
   if (config.reduce_at == ReduceAt::automatic) {
     config.reduce_at = config.zero.stage <= 1 ? ReduceAt::boundary : ReduceAt::micro;
+  }
+  if (config.shard_group_size == kShardGroupHost) {
+    config.shard_group_size = host_ranks > 0 ? host_ranks : data_ranks;
   }
   if (config.zero.param_persistence_threshold == ZeroConfig::kPersistenceAuto) {
     config.zero.param_persistence_threshold = 10 * facts.hidden_size;

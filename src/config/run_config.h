@@ -9,7 +9,23 @@
 
 namespace trireme::config {
 
-enum class Scheduler { linear, cosine, constant, constant_with_warmup };
+enum class Scheduler {
+  linear,
+  cosine,
+  cosine_with_restarts,
+  polynomial,
+  constant,
+  constant_with_warmup,
+  inverse_sqrt,
+  cosine_with_min_lr,
+  cosine_warmup_with_min_lr,
+  warmup_stable_decay,
+  // DeepSpeed's
+  warmup_lr,
+  warmup_decay_lr,
+  warmup_cosine_lr,
+};
+enum class Curve { linear, cosine, one_minus_sqrt, log };
 enum class Optimizer { adamw, sgd };
 enum class Strategy { no, steps, epoch };
 enum class Sampling { random, sequential };
@@ -23,6 +39,8 @@ struct RecomputeSpan {
   Recompute level = Recompute::none;
   int64_t blocks = -1;  // -1: all that remain
 };
+
+inline constexpr int64_t kShardGroupHost = -1;
 
 /// ZeRO as DeepSpeed's keys say it, in elements, on units (design section 4).
 struct ZeroConfig {
@@ -43,6 +61,27 @@ struct ZeroConfig {
   /// `sub_group_size`: optimizer tile; nullopt = whole slice.
   std::optional<int64_t> sub_group_size;
   bool overlap_comm = true;
+};
+
+/// `lr_scheduler_kwargs` (schedule.h says which scheduler takes what); what is absent has the
+/// scheduler's default.
+struct SchedulerKwargs {
+  std::optional<double> num_cycles;
+  std::optional<double> lr_end;
+  std::optional<double> power;
+  std::optional<double> timescale;
+  std::optional<double> min_lr;
+  std::optional<double> min_lr_rate;
+  std::optional<double> warmup_lr_rate;
+  std::optional<int64_t> num_decay_steps;
+  std::optional<int64_t> num_stable_steps;
+  std::optional<double> min_lr_ratio;
+  std::optional<Curve> warmup_type;
+  std::optional<Curve> decay_type;
+  std::optional<double> warmup_min_lr;
+  std::optional<double> warmup_min_ratio;
+  std::optional<double> cos_min_ratio;
+  std::optional<int64_t> total_num_steps;
 };
 
 struct RunConfig {
@@ -76,6 +115,7 @@ struct RunConfig {
   double adam_epsilon = 1e-8;
   double max_grad_norm = 1.0;
   Scheduler lr_scheduler_type = Scheduler::linear;
+  SchedulerKwargs lr_scheduler_kwargs;
   double warmup_steps = 0;  // integer >= 1: steps; in [0, 1): share of all steps (rounded up)
   int64_t max_consecutive_skips = 10;
 
@@ -86,7 +126,8 @@ struct RunConfig {
   DeviceChoice device = DeviceChoice::automatic;
   std::string deepspeed;  // path or text of the DeepSpeed JSON that was read; empty: none
   ZeroConfig zero;
-  int64_t shard_group_size = 0;  // ranks that share one copy of the state; 0: all data ranks
+  /// Ranks that share one copy of the state; 0: all data ranks. kShardGroupHost until resolve().
+  int64_t shard_group_size = 0;
   ReduceAt reduce_at = ReduceAt::automatic;  // automatic: until resolve
   bool gradient_checkpointing = false;       // recompute = block unless `recompute` is given
   std::vector<RecomputeSpan> recompute;      // from the front; blocks beyond the spans: none

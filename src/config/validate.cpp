@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "config/scheduler_kwargs.h"
 #include "config/words.h"
 
 namespace trireme::config {
@@ -17,6 +18,7 @@ class Rules {
   std::vector<std::string> check() {
     check_required();
     check_steps();
+    check_schedule_parts();
     check_saving();
     check_zero();
     return std::move(problems_);
@@ -61,6 +63,18 @@ class Rules {
         }
       }
     }
+  }
+
+  void check_schedule_parts() {
+    const std::optional<int64_t> total = config_.lr_scheduler_kwargs.total_num_steps;
+    if (total && config_.max_steps > 0 && *total != config_.max_steps) {
+      result_.contradictions.push_back(
+          fmt::format("total_num_steps {} ({}) contradicts max_steps {}: make them equal, or write "
+                      "\"auto\"",
+                      *total, result_.origins.at("lr_scheduler_kwargs"), config_.max_steps));
+    }
+    if (!result_.contradictions.empty()) return;  // of which schedule is not clear
+    for (std::string& line : check_schedule(config_)) problems_.push_back(std::move(line));
   }
 
   void check_saving() {

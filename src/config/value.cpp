@@ -88,6 +88,8 @@ std::string kind_words(const ValueRule& rule) {
       return "a list of " + choice_words(rule);
     case Kind::choice:
       return "one of " + choice_words(rule);
+    case Kind::document:
+      return "a file, or the JSON itself";
     case Kind::text:
     case Kind::path:
       break;
@@ -171,11 +173,12 @@ Json coerce_text(const ValueRule& rule, std::string_view raw) {
     case Kind::list:
       return coerce_list(rule, text);
     case Kind::path:
+    case Kind::document:
       return expand_home(raw);
     case Kind::text:
       return std::string(raw);
     case Kind::json: {
-      if (!text.starts_with('{') && !text.starts_with('[')) return std::string(raw);
+      if (!text.starts_with('{') && !text.starts_with('[')) return expand_home(raw);
       try {
         return parse_json(text, "the JSON", {.max_bytes = 1 << 20, .max_depth = 32});
       } catch (const DataError& error) {
@@ -188,10 +191,13 @@ Json coerce_text(const ValueRule& rule, std::string_view raw) {
 }
 
 Json coerce_json(const ValueRule& rule, const Json& value) {
-  if (rule.kind == Kind::json) return value;
+  if (rule.kind == Kind::json && !value.is_string()) return value;
   if (value.is_string()) return coerce_text(rule, value.get_ref<const std::string&>());
   if (value.is_null() && !rule.unset.empty()) return value;
+  if (rule.kind == Kind::document && value.is_object()) return dump_json(value);
+  if (rule.kind == Kind::text && value.is_primitive() && !value.is_null()) return dump_json(value);
   if (rule.kind == Kind::boolean && value.is_boolean()) return value;
+  if (rule.kind == Kind::list && value.is_boolean()) return coerce_text(rule, dump_json(value));
   if (rule.kind == Kind::list && value.is_array()) {
     Json items = Json::array();
     for (const Json& item : value) {
@@ -214,6 +220,28 @@ Json coerce_json(const ValueRule& rule, const Json& value) {
     }
   }
   throw BadValue(expected(rule));
+}
+
+Json given_object(const Json& value) {
+  if (value.is_object()) return value;
+  if (!value.is_string()) throw BadValue("expects a JSON object, or a file that holds one");
+  const auto& path = value.get_ref<const std::string&>();
+  if (path.empty()) return Json::object();
+  Json object;
+  try {
+    object = read_json(path, {.max_bytes = 1 << 20, .max_depth = 32});
+  } catch (const std::runtime_error& error) {
+    throw BadValue(error.what());
+  }
+  if (!object.is_object()) throw BadValue("the file holds no JSON object");
+  return object;
+}
+
+Json checked_value(const Option& row, const Json& value) {
+  Json checked = coerce_json(row.rule, value);
+  const bool refused = row.support == Support::refused && !is_neutral(row.neutral, checked);
+  if (refused) throw BadValue(std::string(row.help));
+  return checked;
 }
 
 std::string shown(const Json& value) {

@@ -19,8 +19,16 @@ class BadValue : public std::runtime_error {
 /// BadValue.
 Json coerce_text(const ValueRule& rule, std::string_view text);
 
-/// A value from a JSON file; strings are read as from the command line. Throws BadValue.
+/// A value from a file; strings are read as from the command line. Throws BadValue.
 Json coerce_json(const ValueRule& rule, const Json& value);
+
+/// The value checked by the rule of `row`; a refused row takes only its neutral values. Throws
+/// BadValue.
+Json checked_value(const Option& row, const Json& value);
+
+/// The object that a `json` value is, or that lies in the file it names; "" is an empty one. Throws
+/// BadValue.
+Json given_object(const Json& value);
 
 /// The value as a short word for a message or a table.
 std::string shown(const Json& value);

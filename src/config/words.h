@@ -16,9 +16,23 @@ struct EnumWord {
 };
 
 constexpr auto enum_words(Scheduler) {
-  return std::array{EnumWord{Scheduler::linear, "linear"}, EnumWord{Scheduler::cosine, "cosine"},
+  return std::array{EnumWord{Scheduler::linear, "linear"},
+                    EnumWord{Scheduler::cosine, "cosine"},
+                    EnumWord{Scheduler::cosine_with_restarts, "cosine_with_restarts"},
+                    EnumWord{Scheduler::polynomial, "polynomial"},
                     EnumWord{Scheduler::constant, "constant"},
-                    EnumWord{Scheduler::constant_with_warmup, "constant_with_warmup"}};
+                    EnumWord{Scheduler::constant_with_warmup, "constant_with_warmup"},
+                    EnumWord{Scheduler::inverse_sqrt, "inverse_sqrt"},
+                    EnumWord{Scheduler::cosine_with_min_lr, "cosine_with_min_lr"},
+                    EnumWord{Scheduler::cosine_warmup_with_min_lr, "cosine_warmup_with_min_lr"},
+                    EnumWord{Scheduler::warmup_stable_decay, "warmup_stable_decay"},
+                    EnumWord{Scheduler::warmup_lr, "warmuplr"},
+                    EnumWord{Scheduler::warmup_decay_lr, "warmupdecaylr"},
+                    EnumWord{Scheduler::warmup_cosine_lr, "warmupcosinelr"}};
+}
+constexpr auto enum_words(Curve) {
+  return std::array{EnumWord{Curve::linear, "linear"}, EnumWord{Curve::cosine, "cosine"},
+                    EnumWord{Curve::one_minus_sqrt, "1-sqrt"}, EnumWord{Curve::log, "log"}};
 }
 constexpr auto enum_words(Optimizer) {
   return std::array{EnumWord{Optimizer::adamw, "adamw"}, EnumWord{Optimizer::sgd, "sgd"}};

@@ -45,7 +45,8 @@ Json settings_of(std::string_view path, const Json& value) {
 }
 
 TEST(DeepspeedKeys, MisspeltOnesAreErrorsThatNameTheNearest) {
-  for (const DeepspeedKey& key : deepspeed_keys()) {
+  const Schema schema = deepspeed_schema();
+  for (const SchemaKey& key : schema.keys()) {
     const auto leaf = key.path.substr(key.path.rfind('.') + 1);
     const std::string path =
         std::string(key.path.substr(0, key.path.size() - leaf.size())) + misspelt(leaf);
@@ -56,7 +57,8 @@ TEST(DeepspeedKeys, MisspeltOnesAreErrorsThatNameTheNearest) {
 }
 
 TEST(DeepspeedKeys, ValuesOfTheWrongTypeAreErrors) {
-  for (const DeepspeedKey& key : deepspeed_keys()) {
+  const Schema schema = deepspeed_schema();
+  for (const SchemaKey& key : schema.keys()) {
     if (key.kind == Kind::json && key.option.empty() && key.path != "optimizer.params.betas")
       continue;
     const std::string error = key_error(key.path, Json{{"a", 1}});
@@ -67,7 +69,8 @@ TEST(DeepspeedKeys, ValuesOfTheWrongTypeAreErrors) {
 
 TEST(DeepspeedKeys, HonouredOnesActAsTheirOption) {
   const OptionTable table(train_options());
-  for (const DeepspeedKey& key : deepspeed_keys()) {
+  const Schema schema = deepspeed_schema();
+  for (const SchemaKey& key : schema.keys()) {
     if (key.support != Support::honoured || key.option.empty()) continue;
     const Option& option = table.at(key.option);
     const Json value = good_value(option);
@@ -78,11 +81,13 @@ TEST(DeepspeedKeys, HonouredOnesActAsTheirOption) {
   EXPECT_EQ(betas.at("adam_beta1"), 0.8);
   EXPECT_EQ(betas.at("adam_beta2"), 0.95);
   EXPECT_EQ(settings_of("optimizer.type", "SGD").at("optim"), "sgd");
-  EXPECT_EQ(settings_of("scheduler.type", "WarmupDecayLR").at("lr_scheduler_type"), "linear");
+  EXPECT_EQ(settings_of("scheduler.type", "WarmupDecayLR").at("lr_scheduler_type"),
+            "warmupdecaylr");
 }
 
 TEST(DeepspeedKeys, MeaninglessOnesAreReportedWithTheReason) {
-  for (const DeepspeedKey& key : deepspeed_keys()) {
+  const Schema schema = deepspeed_schema();
+  for (const SchemaKey& key : schema.keys()) {
     if (key.support != Support::meaningless) continue;
     const Json value = key.kind == Kind::boolean ? Json(true) : Json("1");
     const ParseResult result = parse_words({"--deepspeed", document(key.path, value)});
@@ -94,7 +99,8 @@ TEST(DeepspeedKeys, MeaninglessOnesAreReportedWithTheReason) {
 }
 
 TEST(DeepspeedKeys, RefusedOnesTakeOnlyTheirNeutralValues) {
-  for (const DeepspeedKey& key : deepspeed_keys()) {
+  const Schema schema = deepspeed_schema();
+  for (const SchemaKey& key : schema.keys()) {
     if (key.support != Support::refused) continue;
     for (const Json& neutral : key.neutral) EXPECT_EQ(key_error(key.path, neutral), "") << key.path;
     EXPECT_EQ(key_error(key.path, nullptr), "") << key.path;
@@ -110,7 +116,8 @@ TEST(DeepspeedKeys, RefusedOnesTakeOnlyTheirNeutralValues) {
 
 TEST(DeepspeedKeys, AutoIsAValueOfEveryKey) {
   Json root = Json::object();
-  for (const DeepspeedKey& key : deepspeed_keys()) place(root, key.path) = "auto";
+  const Schema schema = deepspeed_schema();
+  for (const SchemaKey& key : schema.keys()) place(root, key.path) = "auto";
   ParseResult result = parse_words({"--deepspeed", dump_json(root), "--zero_stage", "3"});
   resolve(result, kFacts, 4);
   const Json plain = effective(parse_words({"--zero_stage", "3"}).config);
@@ -126,7 +133,8 @@ TEST(DeepspeedKeys, AutoIsAValueOfEveryKey) {
 }
 
 TEST(DeepspeedKeys, OtherSpellingsAreTheSameKey) {
-  for (const auto& [spelling, path] : deepspeed_aliases()) {
+  const Schema schema = deepspeed_schema();
+  for (const auto& [spelling, path] : schema.aliases()) {
     const bool section = path == "bf16";
     const std::string tail = section ? ".enabled" : "";
     EXPECT_EQ(key_error(std::string(spelling) + tail, "auto"), "") << spelling;

@@ -15,6 +15,8 @@ Words company(const Option& row) {
   Words words;
   if (row.name != "model_name_or_path") words.push_back("--model_name_or_path=model");
   if (row.name != "data_path") words.push_back("--data_path=data.jsonl");
+  if (row.name == "lr_scheduler_kwargs") words.push_back("--lr_scheduler_type=cosine");
+  if (row.name == "lr_scheduler_type") words.push_back("--learning_rate=0.5");
   if (row.name == "eval_strategy") words.push_back("--eval_path=eval.jsonl");
   return words;
 }
@@ -126,12 +128,13 @@ TEST(OptionTable, MeaninglessRowsAreReportedWithTheReason) {
 }
 
 TEST(OptionTable, RefusedWordsOfAChoiceAreNamed) {
-  EXPECT_EQ(parse_error({"--lr_scheduler_type", "polynomial"}),
-            "lr_scheduler_type = polynomial: not supported yet");
+  EXPECT_EQ(parse_error({"--lr_scheduler_type", "reduce_lr_on_plateau"}),
+            "lr_scheduler_type = reduce_lr_on_plateau: not supported: the rates of a run are known "
+            "before it starts");
   EXPECT_EQ(parse_error({"--optim", "adafactor"}), "optim = adafactor: not supported yet");
-  EXPECT_EQ(parse_error({"--lr_scheduler_type", "cosin"}),
-            "lr_scheduler_type = cosin: expects one of linear, cosine, constant, "
-            "constant_with_warmup (did you mean 'cosine'?)");
+  EXPECT_EQ(parse_error({"--train_sampling_strategy", "randm"}),
+            "train_sampling_strategy = randm: expects one of random, sequential (did you mean "
+            "'random'?)");
   EXPECT_EQ(parse_words({"--optim", "adamw_torch_fused"}).config.optim, Optimizer::adamw);
 }
 
@@ -331,6 +334,15 @@ TEST(Rules, ResolveFillsWhatTheModelSays) {
   EXPECT_EQ(other.config.max_seq_length, 40000);
   EXPECT_EQ(other.config.reduce_at, ReduceAt::boundary);
   EXPECT_TRUE(contains(joined(other.notices), "beyond the 32768 positions"));
+}
+
+TEST(Resolve, AShardGroupMayBeTheRanksOfOneHost) {
+  ParseResult result = parse_words({"--zero_stage", "3", "--shard_group_size", "host"});
+  resolve(result, {.hidden_size = 64, .max_position_embeddings = 64}, 16, 8);
+  EXPECT_EQ(result.config.shard_group_size, 8);
+  ParseResult alone = parse_words({"--zero_stage", "3", "--shard_group_size", "host"});
+  resolve(alone, {.hidden_size = 64, .max_position_embeddings = 64}, 16);
+  EXPECT_EQ(alone.config.shard_group_size, 16);
 }
 
 TEST(Help, ListsEveryHonouredSettingWithin100Columns) {

@@ -71,6 +71,7 @@ inline std::string misspelt(std::string_view name) {
 inline Json good_value(const Option& row) {
   if (row.name == "recompute") return "ffn:2,norms";
   if (row.name == "deepspeed") return R"({"gradient_clipping": 0.5})";
+  if (row.name == "lr_scheduler_kwargs") return Json{{"num_cycles", 2.0}};
   if (row.name == "warmup_ratio") return 0.25;
   if (row.name == "use_cpu") return true;
   switch (row.rule.kind) {
@@ -95,6 +96,7 @@ inline Json good_value(const Option& row) {
     case Kind::text:
     case Kind::path:
     case Kind::json:
+    case Kind::document:
       break;
   }
   return "some_word";
@@ -119,6 +121,7 @@ inline std::string bad_value(const Option& row) {
       return "{broken";
     case Kind::text:
     case Kind::path:
+    case Kind::document:
       break;
   }
   return "";
