@@ -39,6 +39,7 @@ ops::Extent extent_of(std::span<const int32_t> lengths, std::span<const int32_t>
     extent.tokens += length;
     extent.longest = std::max(extent.longest, length);
   }
+  extent.even = extent.sequences > 0 && extent.tokens == extent.sequences * extent.longest;
   extent.tokens = round_up(extent.tokens, pad_multiple);
   return extent;
 }

@@ -113,6 +113,7 @@ void for_each_op(const PhaseCall& call, const std::function<void(const ops::OpCa
     }
     op.attributes = instruction.attributes;
     op.attributes.longest = static_cast<int32_t>(call.extent.longest);
+    op.attributes.even = call.extent.even;
     op.num_args = static_cast<int32_t>(instruction.args.size());
     for (size_t a = 0; a < instruction.args.size(); ++a) {
       op.args[a] = view_of(call, instruction.args[a], chunk);

@@ -10,6 +10,7 @@ struct Extent {
   int64_t tokens = 0;     // padded rows
   int64_t sequences = 0;
   int64_t longest = 0;    // longest sequence, in tokens
+  bool even = false;      // every sequence has exactly `longest` tokens
   bool operator==(const Extent&) const = default;
 };
 
