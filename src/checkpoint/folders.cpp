@@ -108,9 +108,13 @@ std::vector<std::string> rotate(const fs::path& output_dir, int64_t limit) {
   std::erase_if(folders, [](const CheckpointFolder& folder) { return !folder.has_manifest; });
   std::vector<std::string> removed;
   for (size_t i = static_cast<size_t>(limit); i < folders.size(); ++i) {
-    // The manifest goes first: a removal cut short leaves no folder that looks complete.
-    remove_tree(folders[i].path / kManifestName);
-    remove_tree(folders[i].path);
+    // Renamed first: a removal cut short leaves no folder that looks complete, and what it leaves
+    // is a leftover.
+    fs::path aside = folders[i].path;
+    aside += ".tmp-removed";
+    remove_tree(aside);
+    rename_path(folders[i].path, aside);
+    remove_tree(aside);
     removed.push_back(folders[i].path.filename().string());
   }
   return removed;

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "checkpoint/folders.h"
 #include "config/print.h"
 #include "config/schedule.h"
 #include "metrics/reporter.h"
@@ -314,8 +315,20 @@ class Run {
   void finish() {
     settle();
     export_model(session_, ranks_, config_.model_name_or_path, config_.output_dir);
+    if (config_.save_strategy != Strategy::no) tidy();
     reporter_->finish();
     say(fmt::format("Model saved in {}", config_.output_dir));
+  }
+
+  /// What a killed run could not clear away after its last save.
+  void tidy() const {
+    if (ranks_.rank() != 0) return;
+    try {
+      checkpoint::remove_leftovers(config_.output_dir);
+      checkpoint::rotate(config_.output_dir, config_.save_total_limit);
+    } catch (const DeviceError& error) {
+      say(fmt::format("warning: {}", error.what()));
+    }
   }
 
   const config::ParseResult& parsed_;
