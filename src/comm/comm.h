@@ -59,7 +59,10 @@ class CommSizing {
                                   std::span<const int64_t> counts) const = 0;
 };
 
-/// Counts of what one rank sent, for tests and reports.
+/// Counts of what one rank sent, for tests and reports: payload alone, and one message for each
+/// peer that gets bytes (all_reduce: for each of its two halves), however a backend cuts them. With
+/// n ranks, all_gather and reduce_scatter send (n-1) * count elements, all_reduce its raw shares to
+/// their owners and the own finished share to all: 2 (n-1) / n * count.
 struct Traffic {
   int64_t calls = 0;
   int64_t messages = 0;
@@ -68,8 +71,9 @@ struct Traffic {
 
 /// The collectives of one rank over every group it belongs to. Groups are made at start, by every
 /// rank of the world in the same order; none is created later. Blocking; a call is matched by
-/// (group, order of calls in the group). One thread per group at a time; different groups may run
-/// on different threads at once.
+/// (group, order of calls in the group); send and recv by their order among those of the same two
+/// ranks and direction. A send may return before its recv began, or wait for it. One thread per
+/// group at a time; different groups may run on different threads at once.
 ///
 /// Errors: CommError naming group, operation, sequence number and the peer, on a lost peer, a
 /// mismatch (kind, dtype or count differ between ranks) or a timeout; every later call throws too.

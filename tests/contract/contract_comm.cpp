@@ -37,6 +37,8 @@ struct Case {
   int root = 0;
   bool in_place = false;
   std::vector<int64_t> counts;
+  int64_t gap = 0;  // reduce_scatter: elements between two shares
+  int64_t stride(int64_t count) const { return count + gap; }
 };
 
 enum class Content { finite, bits };
@@ -70,7 +72,7 @@ std::pair<int64_t, int64_t> sizes_of(const Case& c, int n, int64_t count) {
     case CommKind::all_gather:
       return {bytes, n * bytes};
     case CommKind::reduce_scatter:
-      return {n * bytes, bytes};
+      return {n * c.stride(count) * size_of(c.dtype), bytes};
     default:
       return {bytes, bytes};
   }
@@ -93,9 +95,8 @@ std::vector<Operand> make_operands(const Case& c, int n, int rank, Content conte
 Bytes result_of(const Case& c, const Operand& operand, int rank, int64_t count) {
   if (!operand.in_place) return operand.recv;
   if (c.kind == CommKind::reduce_scatter) {
-    const auto bytes = static_cast<size_t>(count * size_of(c.dtype));
-    const auto begin = operand.send.begin() + static_cast<std::ptrdiff_t>(bytes) * rank;
-    return Bytes(begin, begin + static_cast<std::ptrdiff_t>(bytes));
+    const auto begin = operand.send.begin() + rank * c.stride(count) * size_of(c.dtype);
+    return Bytes(begin, begin + count * size_of(c.dtype));
   }
   return c.kind == CommKind::all_reduce ? operand.send : operand.recv;
 }
@@ -154,11 +155,13 @@ std::vector<Bytes> run_prepared(Communicator& communicator, const Prepared& prep
     Operand& o = operands[j];
     const int64_t bytes = c.counts[j] * size_of(c.dtype);
     CommPiece piece{o.send.data(), o.recv.data(), c.counts[j]};
+    if (c.gap > 0) piece.stride = c.stride(c.counts[j]);
+    const int64_t share = rank * c.stride(c.counts[j]) * size_of(c.dtype);
     if (c.in_place && c.kind == CommKind::all_gather) {
       std::copy(o.send.begin(), o.send.end(), o.recv.begin() + rank * bytes);
       piece.send = o.recv.data() + rank * bytes;
     } else if (c.in_place && c.kind == CommKind::reduce_scatter) {
-      piece.recv = o.send.data() + rank * bytes;
+      piece.recv = o.send.data() + share;
     } else if (c.in_place && c.kind == CommKind::all_reduce) {
       piece.recv = o.send.data();
     }
@@ -179,8 +182,8 @@ std::vector<Bytes> run_prepared(Communicator& communicator, const Prepared& prep
     if (c.kind != CommKind::reduce_scatter || !c.in_place) continue;
     // Only this rank's share of the operand may have changed.
     const auto bytes = static_cast<std::ptrdiff_t>(c.counts[j] * size_of(c.dtype));
-    std::copy_n(before[j].send.begin() + rank * bytes, bytes,
-                operands[j].send.begin() + rank * bytes);
+    const int64_t share = rank * c.stride(c.counts[j]) * size_of(c.dtype);
+    std::copy_n(before[j].send.begin() + share, bytes, operands[j].send.begin() + share);
     EXPECT_TRUE(operands[j].send == before[j].send) << "changed outside the share";
   }
   return results;
@@ -249,7 +252,8 @@ Bytes naive_result(const Prepared& prepared, int rank, size_t j) {
     }
     case CommKind::reduce_scatter: {
       const Bytes target = result_of(c, mine, rank, count);
-      return naive_sum(c, sends, rank * count, count, c.law == ops::Law::add ? &target : nullptr);
+      return naive_sum(c, sends, rank * c.stride(count), count,
+                       c.law == ops::Law::add ? &target : nullptr);
     }
     case CommKind::all_reduce:
       return naive_sum(c, sends, 0, count, nullptr);
@@ -273,6 +277,7 @@ std::vector<Case> all_cases(int n) {
       }
       cases.push_back({CommKind::broadcast, dtype, ops::Law::set, n - 1, false, list});
     }
+    cases.push_back({CommKind::reduce_scatter, DType::f32, ops::Law::add, 0, true, list, 13});
     cases.push_back({CommKind::all_gather, DType::i32, ops::Law::set, 0, false, list});
     cases.push_back({CommKind::broadcast, DType::i32, ops::Law::set, 0, false, list});
   }
@@ -282,7 +287,8 @@ std::vector<Case> all_cases(int n) {
 std::string to_string(const Case& c) {
   return fmt::format("{} {} {}{} counts {}", name_of(c.kind), name_of(c.dtype),
                      c.law == ops::Law::add ? "add" : "set", c.in_place ? " in place" : "",
-                     fmt::join(c.counts, ","));
+                     fmt::join(c.counts, ",")) +
+         (c.gap > 0 ? " apart" : "");
 }
 
 void expect_none(const Failures& failures) {
