@@ -93,7 +93,6 @@ class Agent {
  private:
   void start(int rank);
   void watch();
-  void collect(std::vector<Worker*>* ended);
   void judge(const std::vector<Worker*>& ended);
   void kill_the_rest();
   bool all_ended() const;
@@ -102,7 +101,7 @@ class Agent {
 
   const LaunchOptions& options_;
   const std::vector<std::string>& arguments_;
-  SignalInbox signals_;  // before the server's thread, which inherits the mask
+  SignalInbox signals_;
   const std::string token_;
   const std::string job_;
   std::unique_ptr<store::Server> server_;
