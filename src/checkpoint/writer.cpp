@@ -123,7 +123,7 @@ CheckpointWriter::CheckpointWriter(const SaveRequest& request, std::vector<Piece
   const std::vector<std::string> announcements =
       ranks_.exchange(fmt::format("{} {}", request_.step, bytes));
   if (ranks_.rank() == 0) {
-    guarded([&] { check_room(announcements); });
+    guarded([&] { prepare_output(announcements); });
     guarded([&] { make_folder(); });
   }
   const std::string task = fmt::format("{} was not saved", folder_name(request_.step));
@@ -137,7 +137,7 @@ CheckpointWriter::CheckpointWriter(const SaveRequest& request, std::vector<Piece
   });
 }
 
-void CheckpointWriter::check_room(const std::vector<std::string>& announcements) {
+void CheckpointWriter::prepare_output(const std::vector<std::string>& announcements) {
   std::error_code ignored;
   if (!std::filesystem::exists(request_.output_dir, ignored)) {
     make_folders(request_.output_dir);

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <cstdint>
-#include <exception>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -93,7 +92,7 @@ class CheckpointWriter {
   template <typename Action>
   void guarded(Action action);
   void at(SavePoint point);
-  void check_room(const std::vector<std::string>& announcements);
+  void prepare_output(const std::vector<std::string>& announcements);
   void make_folder();
   std::string rank_report() const;
   void publish(const std::vector<std::string>& reports, const Json& state, SaveResult* result);
