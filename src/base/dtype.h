@@ -17,13 +17,15 @@ std::string_view name_of(DType dtype);
 /// The inverse of name_of; nullopt for anything else.
 std::optional<DType> parse_dtype(std::string_view name);
 
+// constexpr, so that kernels may call them too.
+
 /// Round to nearest even; NaN stays NaN.
-inline uint16_t bf16_from_f32(float value) {
+constexpr uint16_t bf16_from_f32(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
-inline float f32_from_bf16(uint16_t bits) {
+constexpr float f32_from_bf16(uint16_t bits) {
   return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
 }
 
@@ -37,11 +39,11 @@ struct SplitMaster {
   uint16_t value;      // the bf16 weight
   int16_t remainder;   // low 16 bits of the fp32
 };
-inline SplitMaster split_master(float master) {
+constexpr SplitMaster split_master(float master) {
   const auto bits = std::bit_cast<uint32_t>(master);
   return {static_cast<uint16_t>((bits + 0x8000u) >> 16), static_cast<int16_t>(bits & 0xffffu)};
 }
-inline float join_master(uint16_t value, int16_t remainder) {
+constexpr float join_master(uint16_t value, int16_t remainder) {
   const auto low = static_cast<uint16_t>(remainder);
   const uint32_t high = static_cast<uint32_t>(value) - (low >> 15);
   return std::bit_cast<float>((high << 16) | low);

@@ -32,10 +32,10 @@ void launch(const char* name, void (*kernel)(Params...), const Grid& grid, cudaS
 /// Lets `kernel` use `bytes` of dynamic shared memory where that is more than every kernel may.
 template <typename... Params>
 void allow_shared(const char* name, void (*kernel)(Params...), int64_t bytes) {
-  require(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                               cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               static_cast<int>(bytes)),
-          name);
+  require(
+      cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                           cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
+      name);
 }
 
 /// A grid dimension; what does not fit 31 bits is a bug of the caller's geometry.

@@ -1,5 +1,6 @@
 // RMS norm and its input gradient. A row stays in the registers of one warp or one block between
 // its sum and its result, so that memory is read once.
+#include "base/math.h"
 #include "cuda/kernel_launch.cuh"
 #include "cuda/kernel_pack.cuh"
 #include "cuda/kernel_reduce.cuh"
@@ -169,7 +170,7 @@ void rms_norm(const ops::OpCall& call, OpContext&, cudaStream_t stream) {
     using T = typename A::T;
     launch("rms_norm", rms_norm_rows<T, A::kCount>, row_grid(x.rows, x.cols / A::kCount, kHeld),
            stream, rows_of<T>(y), data_of<float>(rstd), rows_of<const T>(x), data_of<const T>(gain),
-           x.rows, static_cast<int>(x.cols), static_cast<float>(call.attributes.eps));
+           x.rows, narrow<int>(x.cols), static_cast<float>(call.attributes.eps));
   });
 }
 
@@ -187,7 +188,7 @@ void rms_norm_input_grad(const ops::OpCall& call, OpContext&, cudaStream_t strea
                                data_of<const T>(gain), data_of<const float>(call.args[4])};
     launch("rms_norm_input_grad", rms_norm_grad_rows<T, A::kCount>,
            row_grid(x.rows, x.cols / A::kCount, kGradHeld), stream, args, x.rows,
-           static_cast<int>(x.cols), call.law == ops::Law::add);
+           narrow<int>(x.cols), call.law == ops::Law::add);
   });
 }
 

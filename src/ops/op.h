@@ -105,7 +105,8 @@ enum class OpKind : uint8_t {
   // Args value:T, remainder:i16 (bf16 only), grad:f32, control.
   sgd,
 
-  // value:T (+ remainder:i16 when T is bf16) = split of master(1, n):f32.
+  // value:T (+ remainder:i16 when T is bf16) = split of master(1, n):f32. A frozen tensor has no
+  // remainder: its bf16 value is the master rounded, and its master that value.
   // Args value, remainder, master.
   import_master,
   // The inverse. Args master, value, remainder.
@@ -124,6 +125,7 @@ struct Attributes {
   int32_t head_dim = 0;
   int32_t window = 0;           // attention: keys within [i - window + 1, i]; 0 = all
   int32_t longest = 0;          // attention: upper bound of the lengths in cu_seqlens
+  bool even = false;            // attention: every sequence has exactly `longest` tokens
   float attention_scale = 0;
   int64_t first_column = 0;     // xent: global index of this rank's first vocabulary column
   double eps = 0;               // rms_norm, adamw

@@ -1,0 +1,206 @@
+// Cross-entropy over chunks of rows: statistics of the logits, loss and gradient.
+#include <cfloat>
+
+#include "base/math.h"
+#include "cuda/kernel_launch.cuh"
+#include "cuda/kernel_pack.cuh"
+#include "cuda/kernel_reduce.cuh"
+#include "cuda/op_bodies.h"
+
+namespace trireme::cuda {
+
+namespace {
+
+constexpr int kStatsThreads = 512;
+constexpr int kStatsAhead = 4;  // packs loaded before the first is used
+constexpr int kGradThreads = 256;
+constexpr int kGradPerThread = 2;
+constexpr int kLossThreads = 1024;
+constexpr int32_t kSkipped = -100;
+constexpr float kLog2E = 1.44269504088896341f;
+
+/// exp(x - max). The difference is exact near the maximum, where it matters.
+__device__ float exp_of(float x, float max) { return exp2f((x - max) * kLog2E); }
+
+/// A running maximum and the sum of exponentials relative to it. A maximum that starts finite
+/// keeps -inf logits from making NaN; NaN and +inf do reach the sum.
+struct Online {
+  float max = -FLT_MAX;
+  float sum = 0;
+
+  template <int kCount>
+  __device__ void take(const float (&x)[kCount]) {
+    float largest = x[0];
+#pragma unroll
+    for (int k = 1; k < kCount; ++k) largest = fmaxf(largest, x[k]);
+    if (largest > max) {
+      sum *= exp_of(max, largest);
+      max = largest;
+    }
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) sum += exp_of(x[k], max);
+  }
+  __device__ void merge(float other_max, float other_sum) {
+    const float largest = fmaxf(max, other_max);
+    sum = sum * exp_of(max, largest) + other_sum * exp_of(other_max, largest);
+    max = largest;
+  }
+  /// Over the warp, for lane 0.
+  __device__ void merge_warp() {
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2) {
+      const float other_max = __shfl_down_sync(kAllLanes, max, distance);
+      const float other_sum = __shfl_down_sync(kAllLanes, sum, distance);
+      merge(other_max, other_sum);
+    }
+  }
+};
+
+/// A block a row.
+template <int kCount>
+__global__ void __launch_bounds__(kStatsThreads)
+    stats_of_rows(Rows<float> stats, Rows<const float> logits, const int32_t* targets, int64_t cols,
+                  int64_t first_column) {
+  const int64_t row = blockIdx.x;
+  const int32_t target = targets[row];
+  float* out = stats[row];
+  if (target == kSkipped) {
+    if (threadIdx.x < 3) out[threadIdx.x] = threadIdx.x == 1 ? 1.0f : 0.0f;
+    return;
+  }
+  const float* from = logits[row];
+  const int64_t packs = cols / kCount;
+  Online online;
+  int64_t p = threadIdx.x;
+  for (; p + (kStatsAhead - 1) * kStatsThreads < packs; p += kStatsAhead * kStatsThreads) {
+    float x[kStatsAhead * kCount];
+#pragma unroll
+    for (int i = 0; i < kStatsAhead; ++i) {
+      const auto pack = load_pack<kCount>(from + (p + i * kStatsThreads) * kCount);
+#pragma unroll
+      for (int k = 0; k < kCount; ++k) x[i * kCount + k] = pack[k];
+    }
+    online.take(x);
+  }
+  for (; p < packs; p += kStatsThreads) {
+    const auto pack = load_pack<kCount>(from + p * kCount);
+    online.take(pack.values);
+  }
+  for (int64_t c = packs * kCount + threadIdx.x; c < cols; c += kStatsThreads) {
+    const float x[1] = {from[c]};
+    online.take(x);
+  }
+  online.merge_warp();
+  constexpr int kWarps = kStatsThreads / 32;
+  __shared__ float maxima[kWarps];
+  __shared__ float sums[kWarps];
+  if (threadIdx.x % 32 == 0) {
+    maxima[threadIdx.x / 32] = online.max;
+    sums[threadIdx.x / 32] = online.sum;
+  }
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  for (int w = 1; w < kWarps; ++w) online.merge(maxima[w], sums[w]);
+  out[0] = online.max;
+  out[1] = online.sum;
+  const int64_t column = target - first_column;
+  out[2] = column >= 0 && column < cols ? from[column] : 0.0f;
+}
+
+template <typename T, int kCount>
+__global__ void __launch_bounds__(kGradThreads)
+    gradient_of_rows(Rows<T> d_logits, Rows<const float> logits, Rows<const float> stats,
+                     const int32_t* targets, int64_t num_rows, int64_t cols, int64_t first_column) {
+  const int64_t packs = cols / kCount;
+  const int64_t first =
+      static_cast<int64_t>(blockIdx.x) * (kGradThreads * kGradPerThread) + threadIdx.x;
+  for (int64_t row = blockIdx.y; row < num_rows; row += gridDim.y) {
+    const int32_t target = targets[row];
+    const bool skipped = target == kSkipped;
+    const float* from = logits[row];
+    Pack<float, kCount> held[kGradPerThread];
+#pragma unroll
+    for (int i = 0; i < kGradPerThread; ++i) {
+      const int64_t p = first + i * kGradThreads;
+      if (p < packs && !skipped) held[i] = load_pack<kCount>(from + p * kCount);
+    }
+    const float max = stats[row][0];
+    const float inverse = 1.0f / stats[row][1];
+    const int64_t column = skipped ? -1 : target - first_column;
+#pragma unroll
+    for (int i = 0; i < kGradPerThread; ++i) {
+      const int64_t p = first + i * kGradThreads;
+      if (p >= packs) continue;
+      float result[kCount];
+#pragma unroll
+      for (int k = 0; k < kCount; ++k) {
+        const float share = skipped ? 0.0f : exp_of(held[i][k], max) * inverse;
+        result[k] = p * kCount + k == column ? share - 1.0f : share;
+      }
+      store_pack(d_logits[row] + p * kCount, result);
+    }
+  }
+}
+
+/// One block; each thread adds every kLossThreads-th row, then the threads' sums are added in
+/// order.
+__global__ void __launch_bounds__(kLossThreads)
+    loss_of_rows(double* sums, Rows<const float> stats, const int32_t* targets, int64_t num_rows,
+                 bool accumulate) {
+  double loss = 0;
+  double num_targets = 0;
+  for (int64_t row = threadIdx.x; row < num_rows; row += kLossThreads) {
+    if (targets[row] == kSkipped) continue;
+    const float* of_row = stats[row];
+    loss += log(static_cast<double>(of_row[1])) + static_cast<double>(of_row[0]) -
+            static_cast<double>(of_row[2]);
+    num_targets += 1;
+  }
+  loss = row_sum(loss);
+  num_targets = row_sum(num_targets);
+  if (threadIdx.x != 0) return;
+  sums[0] = accumulate ? sums[0] + loss : loss;
+  sums[1] = accumulate ? sums[1] + num_targets : num_targets;
+}
+
+}  // namespace
+
+void xent_stats(const ops::OpCall& call, OpContext&, cudaStream_t stream) {
+  const TensorView& logits = call.args[1];
+  if (logits.rows == 0) return;
+  // What whole packs leave over of a row is read by elements.
+  const bool packed = reinterpret_cast<uintptr_t>(logits.data) % 16 == 0 &&
+                      (logits.rows == 1 || logits.stride % 4 == 0);
+  launch("xent_stats", packed ? stats_of_rows<4> : stats_of_rows<1>,
+         {dim3(blocks(logits.rows)), dim3(kStatsThreads)}, stream, rows_of<float>(call.args[0]),
+         rows_of<const float>(logits), data_of<const int32_t>(call.args[2]), logits.cols,
+         call.attributes.first_column);
+}
+
+void xent_grad(const ops::OpCall& call, OpContext&, cudaStream_t stream) {
+  const TensorView& d_logits = call.args[0];
+  const TensorView& logits = call.args[1];
+  if (logits.rows == 0 || logits.cols == 0) return;
+  const auto fits = [&](int64_t count) { return all_fit(count, d_logits, logits); };
+  with_access(call.dtype, fits, [&](auto access) {
+    using A = decltype(access);
+    using T = typename A::T;
+    const int64_t strips = ceil_div(logits.cols, A::kCount * kGradThreads * kGradPerThread);
+    launch("xent_grad", gradient_of_rows<T, A::kCount>,
+           {dim3(blocks(strips), some_blocks(logits.rows)), dim3(kGradThreads)}, stream,
+           rows_of<T>(d_logits), rows_of<const float>(logits), rows_of<const float>(call.args[2]),
+           data_of<const int32_t>(call.args[3]), logits.rows, logits.cols,
+           call.attributes.first_column);
+  });
+}
+
+void xent_loss(const ops::OpCall& call, OpContext&, cudaStream_t stream) {
+  const bool accumulate = call.law == ops::Law::add;
+  const TensorView& stats = call.args[1];
+  if (stats.rows == 0 && accumulate) return;
+  launch("xent_loss", loss_of_rows, {dim3(1), dim3(kLossThreads)}, stream,
+         data_of<double>(call.args[0]), rows_of<const float>(stats),
+         data_of<const int32_t>(call.args[2]), stats.rows, accumulate);
+}
+
+}  // namespace trireme::cuda
