@@ -29,7 +29,7 @@ class Executor::Prepared {
 
   void for_each_call(const ops::Extent& extent,
                      const std::function<void(const ops::OpCall&)>& visit) const {
-    std::set<std::pair<int32_t, uint32_t>> seen;  // phase and which gradients are set
+    std::set<std::pair<int32_t, uint64_t>> seen;  // phase and which gradients are set
     for (const Entry& entry : program_.schedule) {
       if (entry.kind == EntryKind::ops) {
         for (int32_t i = 0; i < entry.count; ++i) visit(ops_[static_cast<size_t>(entry.item + i)]);
@@ -54,7 +54,10 @@ class Executor::Prepared {
       const Entry& entry = program_.schedule[i];
       for (int32_t wait : entry.waits)
         device.wait(entry.stream, events_[static_cast<size_t>(wait)]);
+      EntryObserver* const observer = executor_.options_.observer;
+      if (observer != nullptr) observer->begin(program_, entry, run);
       launch_entry(i, extents, run);
+      if (observer != nullptr) observer->end(entry);
       if (executor_.options_.poison) poison(entry);
       if (events_[i] >= 0) device.record(entry.stream, events_[i]);
     }

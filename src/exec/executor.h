@@ -25,9 +25,20 @@ class PortHandler {
                       int32_t micro_batch) = 0;
 };
 
+/// Told, on the host thread, what is about to be launched and what was.
+class EntryObserver {
+ public:
+  virtual ~EntryObserver() = default;
+  /// The entry's waits are launched; its own work follows, up to end().
+  virtual void begin(const plan::Program& program, const plan::Entry& entry, int64_t run) = 0;
+  virtual void end(const plan::Entry& entry) = 0;
+};
+
 struct ExecutorOptions {
   /// Fills released memory with NaN, so that a read too late shows.
   bool poison = false;
+  /// May be null; outlives the executor.
+  EntryObserver* observer = nullptr;
 };
 
 /// Names one run of a program.

@@ -15,7 +15,7 @@ Session::Session(plan::Plan plan, device::Device& device, comm::Communicator& co
     : plan_(std::move(plan)),
       options_(std::move(options)),
       rope_table_(model::rope_table(plan_.model.config, plan_.rope_positions)),
-      executor_(plan_, device, communicator, *this, {options_.poison}) {}
+      executor_(plan_, device, communicator, *this, {options_.poison, options_.observer}) {}
 
 void Session::for_each_call(std::span<const ops::Extent> extents,
                             const std::function<void(const ops::OpCall&)>& visit) {

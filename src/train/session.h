@@ -64,6 +64,7 @@ struct SessionOptions {
   FillBatch fill_train;          // by step and micro-batch
   FillBatch fill_evaluation;     // its micro-batches count as steps of one
   bool poison = false;
+  exec::EntryObserver* observer = nullptr;  // of the executor
 };
 
 /// All methods belong to one host thread and throw what went wrong on the device or on the wire.

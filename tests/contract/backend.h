@@ -36,6 +36,8 @@ struct BackendRow {
 
 inline void PrintTo(const BackendRow& row, std::ostream* out) { *out << row.name; }
 
+/// The CPU's rows, or the GPU's when the tests run on CUDA (support/backends.h).
 std::vector<BackendRow> backend_rows();
+std::vector<BackendRow> cuda_rows();
 
 }  // namespace trireme::contract

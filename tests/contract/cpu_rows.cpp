@@ -6,6 +6,7 @@
 #include "base/math.h"
 #include "contract/backend.h"
 #include "cpu/op_table.h"
+#include "support/backends.h"
 
 namespace trireme::contract {
 
@@ -63,6 +64,7 @@ BackendRow row(std::string name, DType dtype, bool bf16_products, int64_t withou
 }  // namespace
 
 std::vector<BackendRow> backend_rows() {
+  if (testing::on_cuda()) return cuda_rows();
   constexpr int64_t kAvx512 = HWY_AVX3 | HWY_AVX3_DL;
   std::vector<BackendRow> rows = {row("cpu_f32", DType::f32, false)};
   if (cpu::has_bf16_products()) rows.push_back(row("cpu_bf16", DType::bf16, true));

@@ -1,6 +1,7 @@
 // Every data-parallel layout computes the step of the single process.
 #include <gtest/gtest.h>
 
+#include "support/backends.h"
 #include "support/rig.h"
 #include "train/state_sources.h"
 
@@ -60,7 +61,12 @@ const RigResult& single_process(bool tied) {
   return at->second;
 }
 
-class Layouts : public ::testing::TestWithParam<Layout> {};
+class Layouts : public ::testing::TestWithParam<Layout> {
+ protected:
+  void SetUp() override {
+    if (GetParam().ranks > max_ranks()) GTEST_SKIP() << "more ranks than GPUs";
+  }
+};
 
 TEST_P(Layouts, ComputeTheStepOfTheSingleProcess) {
   const RigResult& expected = single_process(GetParam().tied);

@@ -6,7 +6,9 @@
 #include <fstream>
 
 #include "base/json.h"
+#include "support/backends.h"
 #include "support/rig.h"
+#include "support/source_folder.h"
 #include "train/state_sources.h"
 
 namespace trireme::testing {
@@ -19,7 +21,7 @@ struct Case {
 };
 
 std::filesystem::path folder_of(const std::string& model) {
-  return std::filesystem::path(TRIREME_SOURCE_DIR) / "tests/golden/data" / model;
+  return source_folder() / "tests/golden/data" / model;
 }
 
 /// One rank's share of the reference's micro-batch of two samples and accumulation of two.
@@ -56,7 +58,12 @@ void expect_norms(const Json& expected, const Tensors& tensors, double tolerance
   }
 }
 
-class Golden : public ::testing::TestWithParam<Case> {};
+class Golden : public ::testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override {
+    if (GetParam().ranks > max_ranks()) GTEST_SKIP() << "more ranks than GPUs";
+  }
+};
 
 TEST_P(Golden, ReproducesTransformers) {
   const std::filesystem::path folder = folder_of(GetParam().model);

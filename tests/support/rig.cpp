@@ -4,25 +4,21 @@
 #include <cmath>
 #include <exception>
 #include <limits>
-#include <mutex>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <thread>
 
 #include "base/random.h"
 #include "config/schedule.h"
-#include "cpu/communicator_calls.h"
-#include "cpu/inproc.h"
-#include "cpu/op_table.h"
 #include "data/batch_source.h"
 #include "plan/plan.h"
+#include "support/backends.h"
 #include "train/state_sources.h"
 
 namespace trireme::testing {
 
 namespace {
-
-constexpr int64_t kPadMultiple = 16;
 
 /// Assembles whole tensors from the boxes of all ranks.
 class Collector final : public train::StateSink, public train::WeightSink {
@@ -65,20 +61,6 @@ data::StepPlan evaluation_plan(const RigOptions& o) {
   return data::StepPlan(data::evaluation_plan(o.evaluation->size(), 2, o.ranks));
 }
 
-data::StepPlan step_plan(const RigOptions& o) {
-  data::StepPlanOptions options;
-  options.num_samples = o.dataset->size();
-  options.batch_size = o.config.per_device_train_batch_size;
-  options.num_ranks = o.ranks;
-  options.accumulation_steps = o.config.gradient_accumulation_steps;
-  options.num_epochs = o.config.num_train_epochs;
-  options.max_steps = o.config.max_steps;
-  options.shuffle = o.config.train_sampling_strategy == config::Sampling::random;
-  options.seed = o.config.data_seed.value_or(o.config.seed);
-  options.even_batches = o.config.even_batches;
-  return data::StepPlan(options);
-}
-
 /// What the ranks of one run have in common.
 struct Shared {
   RigResult result;
@@ -86,50 +68,72 @@ struct Shared {
   int ranks_with_gradients = 0;
 };
 
+/// Tells after_op of what the CPU's device has run.
+class AfterOp final : public cpu::ExecutionObserver {
+ public:
+  AfterOp(const RigOptions& o, int rank) : o_(o), rank_(rank) {}
+  std::atomic<int64_t> step{0};
+
+  void executed(device::StreamKind, int64_t, const cpu::StreamItem& item, Time, Time) override {
+    if (const auto* call = std::get_if<ops::OpCall>(&item)) o_.after_op(rank_, step, *call);
+  }
+
+ private:
+  const RigOptions& o_;
+  int rank_;
+};
+
 class RankRun {
  public:
-  RankRun(const RigOptions& o, Shared& shared, int rank, comm::Communicator& communicator)
+  RankRun(const RigOptions& o, Shared& shared, int rank, device::Backend& backend,
+          std::atomic<int64_t>& step)
       : o_(o),
         shared_(shared),
         result_(shared.result),
         mutex_(shared.mutex),
         rank_(rank),
-        source_(*o.dataset, step_plan(o), rank, kPadMultiple),
+        step_(step),
+        source_(*o.dataset, step_plan(o), rank, backend.token_multiple()),
         evaluation_(o.evaluation == nullptr
                         ? nullptr
                         : std::make_unique<data::BatchSource>(*o.evaluation, evaluation_plan(o),
-                                                              rank, kPadMultiple)),
-        ops_(o.num_threads),
-        device_([this](device::StreamKind, const ops::OpCall& call) { run_op(call); }, communicator,
-                o.device),
-        session_(make_plan(), device_, communicator, session_options()) {}
+                                                              rank, backend.token_multiple())),
+        backend_(backend),
+        wrapped_(o.wrap ? o.wrap(rank, backend.device()) : nullptr),
+        session_(make_plan(), wrapped_ ? *wrapped_ : backend.device(), backend.communicator(),
+                 session_options()) {}
 
   void run() {
     auto source = o_.source();
     session_.load(*source);
     const int64_t total = o_.steps > 0 ? o_.steps : source_.plan().total_steps();
+    std::vector<std::vector<ops::Extent>> extents;  // made before, so that steps allocate nothing
+    for (int64_t s = o_.first_step; s < total; ++s) extents.push_back(extents_of(s));
+    reserve(total - o_.first_step);
+    exec::Ticket running = -1;
     for (int64_t s = o_.first_step; s < total; ++s) {
       step_ = s;
       if (o_.before_step) o_.before_step(session_, rank_, s);
-      const train::ControlValues values = session_.wait(session_.step(s, extents(s)), s);
-      record(s, values);
-      if (s == o_.first_step && o_.gradients) collect_gradients(values);
+      const exec::Ticket ticket = session_.step(s, extents[static_cast<size_t>(s - o_.first_step)]);
+      if (!o_.runs_ahead) {
+        finish(ticket, s);
+        continue;
+      }
+      if (running >= 0) finish(running, s - 1);
+      running = ticket;
     }
+    if (running >= 0) finish(running, total - 1);
     session_.flush();
     if (o_.final_state) collect_state();
     const std::lock_guard lock(mutex_);
     result_.planned = session_.plan().arenas;
     for (int i = 0; i < device::kNumSpaces; ++i) {
-      result_.allocated[static_cast<size_t>(i)] = device_.allocated(static_cast<device::Space>(i));
+      result_.allocated[static_cast<size_t>(i)] =
+          backend_.device().allocated(static_cast<device::Space>(i));
     }
   }
 
  private:
-  void run_op(const ops::OpCall& call) {
-    cpu::run(call, ops_);
-    if (o_.after_op) o_.after_op(rank_, step_, call);
-  }
-
   plan::Plan make_plan() {
     plan::PlanRequest request;
     const int64_t steps = source_.plan().total_steps();
@@ -153,10 +157,8 @@ class RankRun {
       request.capacity.longest = std::max(request.capacity.longest, other.longest);
       request.rope_positions = request.capacity.longest;
     }
-    const cpu::OpSizing op_sizing(o_.num_threads);
-    const cpu::CommSizing comm_sizing;
-    request.op_sizing = &op_sizing;
-    request.comm_sizing = &comm_sizing;
+    request.op_sizing = &backend_.op_sizing();
+    request.comm_sizing = &backend_.comm_sizing();
     return plan::make_plan(request);
   }
 
@@ -164,19 +166,41 @@ class RankRun {
     train::SessionOptions options;
     options.schedule = config::schedule_table(o_.config, source_.plan().total_steps());
     options.fill_train = [this](int64_t step, int64_t micro_batch, const ops::BatchLayout& layout,
-                                int32_t* out) { source_.fill(step, micro_batch, layout, out); };
+                                int32_t* out) {
+      if (!is_empty(step, micro_batch)) {
+        source_.fill(step, micro_batch, layout, out);
+      } else {
+        out[layout.offset(ops::BatchField::cu_seqlens)] = 0;
+      }
+    };
     options.fill_evaluation = [this](int64_t step, int64_t, const ops::BatchLayout& layout,
                                      int32_t* out) { evaluation_->fill(step, 0, layout, out); };
     options.poison = o_.config.debug_poison;
     return options;
   }
 
-  std::vector<ops::Extent> extents(int64_t step) {
+  bool is_empty(int64_t step, int64_t micro_batch) const {
+    return o_.empty && o_.empty(rank_, step, micro_batch);
+  }
+
+  std::vector<ops::Extent> extents_of(int64_t step) {
     std::vector<ops::Extent> found;
     for (int64_t m = 0; m < source_.plan().at(step).num_micro_batches; ++m) {
-      found.push_back(source_.extent(step, m));
+      found.push_back(is_empty(step, m) ? ops::Extent{} : source_.extent(step, m));
     }
     return found;
+  }
+
+  void reserve(int64_t steps) {
+    const std::lock_guard lock(mutex_);
+    result_.steps.reserve(static_cast<size_t>(steps));
+  }
+
+  void finish(exec::Ticket ticket, int64_t step) {
+    const train::ControlValues values = session_.wait(ticket, step);
+    record(step, values);
+    if (step == o_.first_step && o_.gradients) collect_gradients(values);
+    if (o_.after_step) o_.after_step(session_, rank_, step, values);
   }
 
   void record(int64_t step, const train::ControlValues& values) {
@@ -219,15 +243,29 @@ class RankRun {
   RigResult& result_;
   std::mutex& mutex_;
   int rank_;
-  std::atomic<int64_t> step_{0};
+  std::atomic<int64_t>& step_;
   data::BatchSource source_;
   std::unique_ptr<data::BatchSource> evaluation_;
-  cpu::OpContext ops_;
-  cpu::Device device_;
+  device::Backend& backend_;
+  std::unique_ptr<device::Device> wrapped_;
   train::Session session_;
 };
 
 }  // namespace
+
+data::StepPlan step_plan(const RigOptions& o) {
+  data::StepPlanOptions options;
+  options.num_samples = o.dataset->size();
+  options.batch_size = o.config.per_device_train_batch_size;
+  options.num_ranks = o.ranks;
+  options.accumulation_steps = o.config.gradient_accumulation_steps;
+  options.num_epochs = o.config.num_train_epochs;
+  options.max_steps = o.config.max_steps;
+  options.shuffle = o.config.train_sampling_strategy == config::Sampling::random;
+  options.seed = o.config.data_seed.value_or(o.config.seed);
+  options.even_batches = o.config.even_batches;
+  return data::StepPlan(options);
+}
 
 void ResultSource::read(const model::Parameter& parameter, plan::Plane plane, const mesh::Box& box,
                         float* out) {
@@ -245,7 +283,8 @@ void ResultSource::read_control(std::span<double> control) {
 }
 
 std::vector<ops::Extent> evaluation_extents(const RigOptions& options, int rank) {
-  data::BatchSource source(*options.evaluation, evaluation_plan(options), rank, kPadMultiple);
+  const int64_t multiple = on_cuda() ? cuda_maker().token_multiple() : 16;
+  data::BatchSource source(*options.evaluation, evaluation_plan(options), rank, multiple);
   std::vector<ops::Extent> extents;
   for (int64_t s = 0; s < source.plan().total_steps(); ++s) extents.push_back(source.extent(s, 0));
   return extents;
@@ -271,10 +310,14 @@ void on_ranks(int ranks, const std::function<void(int)>& body) {
 
 RigResult train(const RigOptions& options) {
   Shared shared;
-  cpu::InProcessWorld world(options.ranks);
+  check(!options.after_op || !on_cuda(), "after_op needs the CPU");
+  TestWorld world(options.ranks);
   on_ranks(options.ranks, [&](int rank) {
-    const auto communicator = world.join(rank);
-    RankRun(options, shared, rank, *communicator).run();
+    AfterOp after_op(options, rank);
+    cpu::DeviceOptions device = options.device;
+    if (options.after_op) device.observer = &after_op;
+    const auto backend = world.open(rank, options.num_threads, device);
+    RankRun(options, shared, rank, *backend, after_op.step).run();
   });
   return std::move(shared.result);
 }

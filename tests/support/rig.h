@@ -10,6 +10,7 @@
 #include "config/run_config.h"
 #include "cpu/device.h"
 #include "data/dataset.h"
+#include "data/step_plan.h"
 #include "model/graph.h"
 #include "train/session.h"
 
@@ -31,9 +32,18 @@ struct RigOptions {
   cpu::DeviceOptions device;
   /// Called on every rank before a step is enqueued (evaluate, measure, ...).
   std::function<void(train::Session&, int rank, int64_t step)> before_step;
+  /// Called on every rank when the host knows what a step decided.
+  std::function<void(train::Session&, int rank, int64_t step, const train::ControlValues&)>
+      after_step;
   /// Called on a rank's compute thread after each operation of `step`, to break things.
   std::function<void(int rank, int64_t step, const ops::OpCall& call)> after_op;
-  int64_t first_step = 0;  // the source's state is that of this step
+  /// Micro-batches that are empty, whatever the data say.
+  std::function<bool(int rank, int64_t step, int64_t micro_batch)> empty;
+  /// What the session sees of the rank's device.
+  std::function<std::unique_ptr<device::Device>(int rank, device::Device& device)> wrap;
+  /// The host waits for a step when the next one is enqueued, as a run does; else at once.
+  bool runs_ahead = false;
+  int64_t first_step = 0;                     // the source's state is that of this step
   const data::Dataset* evaluation = nullptr;  // before_step may evaluate; batches of two samples
 };
 
@@ -58,6 +68,9 @@ class ResultSource final : public train::StateSource {
  private:
   const RigResult& result_;
 };
+
+/// Which samples each rank sees at each step.
+data::StepPlan step_plan(const RigOptions& options);
 
 /// What a rank evaluates in before_step.
 std::vector<ops::Extent> evaluation_extents(const RigOptions& options, int rank);

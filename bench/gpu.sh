@@ -1,0 +1,175 @@
+#!/usr/bin/env bash
+# Tokens a second on this machine's GPUs, ours beside the peer (bench/peers/torch_fsdp2.py), in one
+# run, with random weights and random tokens of sequence 4096 and equal micro-batch and accumulation.
+#
+#   bench/gpu.sh [BUNDLE]           BUNDLE: folder or archive made by the target `bundle`
+#
+# Environment:
+#   CASES   lines "SIZE GPUS MICRO ACCUMULATION ZERO RECOMPUTE [PEER]"; PEER: none | full (its
+#           activation checkpointing) | skip. Default: what fits the GPUs that are here.
+#   STEPS   measured steps (5); WARM steps before them (3)
+#   OUT     where logs, metrics and the table go (a temporary folder)
+#   EXTRA   further flags of `trireme train`
+# The table gives the median step; FLOP a token = 6 N (without an untied input embedding)
+# + 6 layers hidden sequence.
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+bundle=${1:-$root/build/release/bundle}
+steps=${STEPS:-5}
+warm=${WARM:-3}
+sequence=4096
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+out=${OUT:-$work/out}
+mkdir -p "$out"
+
+if [[ -f $bundle ]]; then
+  mkdir "$work/bundle"
+  if [[ $bundle == *.zst ]]; then
+    zstd -qdc "$bundle" | tar -x -C "$work/bundle"
+  else
+    tar -xf "$bundle" -C "$work/bundle"
+  fi
+  bundle=$work/bundle
+fi
+[[ -x $bundle/bin/trireme ]] || bundle=$(dirname "$(dirname "$(find "$bundle" -path '*/bin/trireme' | head -n 1)")")
+trireme=$bundle/bin/trireme
+gpus=$(nvidia-smi -L | grep -c '^GPU')
+
+default_cases() {
+  echo "0.5b 1 8 1 0 none none"
+  echo "1.5b 1 4 1 0 none none"
+  echo "3b   1 2 1 0 none none"
+  echo "7b   1 2 8 0 activation skip"
+  ((gpus < 2)) || echo "7b   2 2 1 3 none none"
+}
+cases=${CASES:-$(default_cases)}
+
+# hidden layers heads kv_heads ffn vocabulary tied
+shape_of() {
+  case $1 in
+    0.5b) echo 896 24 14 2 4864 151936 true ;;
+    1.5b) echo 1536 28 12 2 8960 151936 true ;;
+    3b) echo 2048 36 16 2 11008 151936 true ;;
+    7b) echo 3584 28 28 4 18944 152064 false ;;
+    *) echo "gpu.sh: no model of size $1" >&2; exit 2 ;;
+  esac
+}
+
+# parameters, and FLOP a token in TFLOP
+counts_of() {
+  shape_of "$1" | awk -v s=$sequence '{
+    h = $1; l = $2; kv = $4 * h / $3; f = $5; v = $6
+    block = h * h + h + 2 * (kv * h + kv) + h * h + 3 * h * f + 2 * h
+    n = l * block + h + v * h * ($7 == "true" ? 1 : 2)
+    printf "%.0f %.9f\n", n, (6 * (n - ($7 == "true" ? 0 : v * h)) + 6 * l * h * s) / 1e12 }'
+}
+
+make_model() {
+  read -r hidden layers heads kv_heads ffn vocab tied < <(shape_of "$1")
+  mkdir -p "$work/model-$1"
+  cat > "$work/model-$1/config.json" <<JSON
+{"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": $hidden,
+ "num_hidden_layers": $layers, "num_attention_heads": $heads, "num_key_value_heads": $kv_heads,
+ "intermediate_size": $ffn, "vocab_size": $vocab, "tie_word_embeddings": $tied,
+ "hidden_act": "silu", "max_position_embeddings": 32768, "rms_norm_eps": 1e-06,
+ "rope_theta": 1000000.0, "initializer_range": 0.02, "use_sliding_window": false,
+ "torch_dtype": "bfloat16"}
+JSON
+}
+
+# Rows of random tokens that every vocabulary has.
+make_data() {
+  awk -v rows="$1" -v length_=$sequence 'BEGIN {
+    srand(1)
+    for (r = 0; r < rows; r++) {
+      printf "{\"input_ids\":["
+      for (i = 0; i < length_; i++) printf "%s%d", i ? "," : "", int(rand() * 151936)
+      print "]}"
+    } }' > "$work/tokens-$1.jsonl"
+}
+
+# Runs the command in a process group of its own until metrics.jsonl has the steps, then ends it: the
+# export of a model is not what is measured.
+run_until_steps() {
+  local metrics=$1 wanted=$2 log=$3 pid
+  shift 3
+  setsid "$@" > "$log" 2>&1 &
+  pid=$!
+  while kill -0 "$pid" 2> /dev/null; do
+    if [[ -f $metrics ]] && (($(wc -l < "$metrics") >= wanted)); then
+      kill -KILL -- "-$pid" 2> /dev/null || true
+    fi
+    sleep 0.2
+  done
+  wait "$pid" 2> /dev/null || true
+  sleep 2  # ranks of a launcher end after it, and give their memory back
+  [[ -f $metrics ]] && (($(wc -l < "$metrics") >= wanted))
+}
+
+# Median of the step seconds after the warm-up.
+median_step() {
+  tail -n "+$((warm + 1))" "$1" | sed -n 's/.*"step_seconds": \([0-9.e+-]*\).*/\1/p' | sort -g |
+    awk '{ a[NR] = $1 } END { print a[int((NR + 1) / 2)] }'
+}
+
+ours() {
+  local size=$1 num=$2 micro=$3 accumulation=$4 zero=$5 recompute=$6 name=$7
+  local rows=$((micro * accumulation * num > 32 ? micro * accumulation * num : 32))
+  [[ -f $work/tokens-$rows.jsonl ]] || make_data "$rows"
+  make_model "$size"
+  local command=("$trireme")
+  ((num == 1)) || command+=(launch --nproc_per_node "$num" --)
+  # shellcheck disable=SC2206
+  command+=(train --device cuda --model_name_or_path "$work/model-$size" --init_from_config true
+    --data_path "$work/tokens-$rows.jsonl" --output_dir "$work/run-$name"
+    --max_seq_length "$sequence" --per_device_train_batch_size "$micro"
+    --gradient_accumulation_steps "$accumulation" --max_steps $((warm + steps)) --bf16 true
+    --zero_stage "$zero" --recompute "$recompute" --learning_rate 1e-5
+    --lr_scheduler_type constant --save_strategy no --logging_steps 1 ${EXTRA:-})
+  echo "${command[*]}" > "$out/$name.command"
+  if run_until_steps "$work/run-$name/metrics.jsonl" $((warm + steps)) "$out/$name.log" \
+    "${command[@]}"; then
+    cp "$work/run-$name/metrics.jsonl" "$out/$name.metrics.jsonl"
+    median_step "$work/run-$name/metrics.jsonl"
+  fi
+}
+
+peer() {
+  local size=$1 num=$2 micro=$3 accumulation=$4 checkpointing=$5 name=$6
+  [[ $checkpointing != skip ]] || return 0
+  python3 -m torch.distributed.run --nproc_per_node "$num" "$root/bench/peers/torch_fsdp2.py" --size "$size" \
+    --seq $sequence --micro "$micro" --accum "$accumulation" --ac "$checkpointing" \
+    --warm "$warm" --steps "$steps" > "$out/$name.peer.log" 2>&1 || true
+  sed -n 's/^RESULT .*"step_s": \([0-9.]*\).*/\1/p' "$out/$name.peer.log"
+}
+
+{
+  nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader | sort | uniq -c
+  printf '%-5s %4s %5s %5s %4s %-10s %10s %8s %10s %8s %6s\n' model gpus micro accum zero recompute \
+    'tokens/s' 'TFLOP/s' 'peer tok/s' 'TFLOP/s' ratio
+} | tee "$out/table.txt"
+while read -r size num micro accumulation zero recompute checkpointing; do
+  [[ -n $size ]] || continue
+  if ((num > gpus)); then
+    echo "$size on $num GPUs: only $gpus here" | tee -a "$out/table.txt"
+    continue
+  fi
+  name=$size-g$num-m$micro-a$accumulation-z$zero-$recompute
+  read -r _ tera < <(counts_of "$size")
+  mine=$(ours "$size" "$num" "$micro" "$accumulation" "$zero" "$recompute" "$name" || true)
+  theirs=$(peer "$size" "$num" "$micro" "$accumulation" "${checkpointing:-none}" "$name" || true)
+  rm -rf "$work/run-$name"
+  awk -v size="$size" -v g="$num" -v m="$micro" -v a="$accumulation" -v z="$zero" \
+    -v r="$recompute" -v mine="${mine:-0}" -v theirs="${theirs:-0}" -v tera="$tera" \
+    -v s=$sequence 'BEGIN {
+      tokens = m * a * s
+      own = mine > 0 ? tokens / mine : 0
+      peer = theirs > 0 ? tokens / theirs : 0
+      printf "%-5s %4d %5d %5d %4d %-10s %10.0f %8.1f %10.0f %8.1f %6s\n", size, g, m, a, z, r, own,
+        own * tera, peer, peer * tera, own > 0 && peer > 0 ? sprintf("%.2f", own / peer) : "-" }' |
+    tee -a "$out/table.txt"
+  # A run that gave no figure says why.
+  [[ -n $mine ]] || tail -n 5 "$out/$name.log" | sed 's/^/    ours: /' | tee -a "$out/table.txt"
+done <<< "$cases"
+echo "tokens/s and TFLOP/s are of one GPU; 0: no figure, see $out"

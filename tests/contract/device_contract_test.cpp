@@ -1,0 +1,378 @@
+// What every device promises (device/device.h), and its collectives (comm/comm.h) in the order of
+// streams: on the CPU, or on this machine's GPUs (support/backends.h).
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <numeric>
+#include <span>
+
+#include "base/error.h"
+#include "support/backends.h"
+#include "support/rig.h"
+
+namespace trireme::testing {
+namespace {
+
+using comm::CommCall;
+using comm::CommKind;
+using comm::CommPiece;
+using device::Device;
+using device::Space;
+using device::StreamKind;
+
+std::vector<int> world_sizes() {
+  std::vector<int> sizes;
+  for (int size = 1; size <= std::min(max_ranks(), 4); ++size) sizes.push_back(size);
+  return sizes;
+}
+
+/// Device memory of one test, with typed copies to and from it.
+class Memory {
+ public:
+  explicit Memory(Device& device)
+      : device_(device), base_(device.allocate(Space::device, kBytes)) {}
+
+  template <typename T>
+  T* put(const std::vector<T>& values) {
+    T* at = reinterpret_cast<T*>(base_ + used_);
+    const auto bytes = static_cast<int64_t>(values.size() * sizeof(T));
+    used_ += (bytes + 255) / 256 * 256 + 256;
+    check(used_ <= kBytes, "too many values");
+    device_.copy(StreamKind::compute, at, values.data(), bytes);
+    device_.drain();
+    return at;
+  }
+  template <typename T>
+  std::vector<T> get(const T* at, int64_t count) {
+    std::vector<T> values(static_cast<size_t>(count));
+    device_.copy(StreamKind::compute, values.data(), at, count * static_cast<int64_t>(sizeof(T)));
+    device_.drain();
+    return values;
+  }
+
+ private:
+  static constexpr int64_t kBytes = 8 << 20;
+  Device& device_;
+  std::byte* base_;
+  int64_t used_ = 0;
+};
+
+void add_one(void* counter, int64_t amount) {
+  *static_cast<std::atomic<int64_t>*>(counter) += amount;
+}
+
+TEST(DeviceContract, ArenasAreAlignedZeroedAndCounted) {
+  TestWorld world(1);
+  const auto backend = world.open(0);
+  Device& device = backend->device();
+  for (const Space space : {Space::device, Space::pinned}) {
+    for (const int64_t bytes : {int64_t{0}, int64_t{1}, int64_t{5000}, int64_t{3} << 20}) {
+      std::byte* arena = device.allocate(space, bytes);
+      ASSERT_NE(arena, nullptr);
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(arena) % 4096, 0u);
+      std::vector<std::byte> seen(static_cast<size_t>(bytes), std::byte{1});
+      device.copy(StreamKind::copy_out, seen.data(), arena, bytes);
+      device.drain();
+      EXPECT_TRUE(
+          std::all_of(seen.begin(), seen.end(), [](std::byte b) { return b == std::byte{}; }));
+    }
+    EXPECT_EQ(device.allocated(space), 5001 + (3 << 20));
+  }
+}
+
+TEST(DeviceContract, StreamsAreOrderedByEvents) {
+  TestWorld world(1);
+  const auto backend = world.open(0);
+  Device& device = backend->device();
+  std::byte* there = device.allocate(Space::device, 1 << 20);
+  std::byte* here = device.allocate(Space::pinned, 1 << 20);
+  device.create_events(4);
+  device.wait(StreamKind::compute, 3);  // never recorded: no wait
+  for (int round = 1; round <= 50; ++round) {
+    const auto byte = static_cast<uint8_t>(round);
+    device.wait(StreamKind::copy_in, 1);  // the last round's copy out
+    device.fill(StreamKind::copy_in, there, byte, 1 << 20);
+    device.record(StreamKind::copy_in, 0);
+    device.wait(StreamKind::copy_out, 0);
+    device.copy(StreamKind::copy_out, here, there, 1 << 20);
+    device.record(StreamKind::copy_out, 1);
+    if (round % 10 == 0) {
+      device.synchronize(1);
+      EXPECT_EQ(std::to_integer<int>(here[0]), round);
+      EXPECT_EQ(std::to_integer<int>(here[(1 << 20) - 1]), round);
+    }
+  }
+  device.drain();
+}
+
+TEST(DeviceContract, HostCallsRunInOrderHoweverMany) {
+  TestWorld world(1);
+  const auto backend = world.open(0);
+  Device& device = backend->device();
+  std::atomic<int64_t> sum{0};
+  for (int i = 0; i < 5000; ++i) device.call(StreamKind::copy_in, {&add_one, &sum, i});
+  device.create_events(1);
+  device.record(StreamKind::copy_in, 0);
+  device.synchronize(0);
+  EXPECT_EQ(sum, 5000 * 4999 / 2);
+}
+
+TEST(DeviceContract, PinnedMemoryCanBeFilled) {
+  TestWorld world(1);
+  const auto backend = world.open(0);
+  Device& device = backend->device();
+  std::byte* here = device.allocate(Space::pinned, 1000);
+  device.fill(StreamKind::copy_out, here + 10, 0xff, 100);
+  device.drain();
+  EXPECT_EQ(here[9], std::byte{0});
+  EXPECT_EQ(here[10], std::byte{0xff});
+  EXPECT_EQ(here[109], std::byte{0xff});
+  EXPECT_EQ(here[110], std::byte{0});
+}
+
+TEST(DeviceContract, TheFirstErrorIsThrownByTheNextWaitAndTheRestIsDropped) {
+  TestWorld world(1);
+  const auto backend = world.open(0);
+  Device& device = backend->device();
+  const auto refuse = [](void*, int64_t) { throw DataError("file:7: no such row"); };
+  std::atomic<int64_t> sum{0};
+  device.create_events(1);
+  device.call(StreamKind::copy_in, {refuse, nullptr, 0});
+  device.call(StreamKind::copy_in, {&add_one, &sum, 1});
+  device.record(StreamKind::copy_in, 0);
+  EXPECT_THROW(device.synchronize(0), DataError);
+  device.call(StreamKind::copy_out, {&add_one, &sum, 1});
+  EXPECT_THROW(device.drain(), DataError);
+  EXPECT_EQ(sum, 0);
+}
+
+/// A world of ranks, each with its device, memory and group of everyone.
+template <typename Body>
+void each_rank(int size, const Body& body) {
+  TestWorld world(size);
+  on_ranks(size, [&](int rank) {
+    const auto backend = world.open(rank);
+    std::vector<int> all(static_cast<size_t>(size));
+    std::iota(all.begin(), all.end(), 0);
+    const int group = backend->communicator().add_group(all);
+    Memory memory(backend->device());
+    const auto run = [&](CommKind kind, DType dtype, std::span<const CommPiece> pieces,
+                         ops::Law law = ops::Law::set, int root = 0) {
+      CommCall call;
+      call.kind = kind;
+      call.group = group;
+      call.dtype = dtype;
+      call.law = law;
+      call.root = root;
+      call.pieces = pieces;
+      backend->device().launch(StreamKind::comm_dp, call);
+      backend->device().drain();
+    };
+    body(rank, memory, run);
+  });
+}
+
+/// Small whole numbers, so that sums are exact in any order.
+template <typename T>
+std::vector<T> numbers(int64_t count, int64_t rank, int64_t seed) {
+  std::vector<T> values(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) {
+    values[static_cast<size_t>(i)] = static_cast<T>((i * 7 + rank * 13 + seed) % 31);
+  }
+  return values;
+}
+
+TEST(DeviceCollectives, AllGatherCarriesBytes) {
+  for (const int size : world_sizes()) {
+    each_rank(size, [&](int rank, Memory& memory, const auto& run) {
+      // Two pieces and an empty one; the second gathers in place.
+      const int64_t a = 1000;
+      const int64_t b = 77;
+      const int16_t* from = memory.put(numbers<int16_t>(a, rank, 1));
+      int16_t* to = memory.put(std::vector<int16_t>(static_cast<size_t>(a * size)));
+      std::vector<int16_t> whole(static_cast<size_t>(b * size));
+      const auto own = numbers<int16_t>(b, rank, 2);
+      std::copy(own.begin(), own.end(), whole.begin() + rank * b);
+      int16_t* in_place = memory.put(whole);
+      const CommPiece pieces[] = {{from, to, a}, {in_place + rank * b, in_place, b}, {from, to, 0}};
+      run(CommKind::all_gather, DType::i16, pieces);
+      for (int r = 0; r < size; ++r) {
+        EXPECT_EQ(memory.get(to + r * a, a), numbers<int16_t>(a, r, 1));
+        EXPECT_EQ(memory.get(in_place + r * b, b), numbers<int16_t>(b, r, 2));
+      }
+    });
+  }
+}
+
+/// The sum over ranks of share `rank` of numbers<T>(count * size, r, seed).
+template <typename T>
+std::vector<T> share_sum(int64_t count, int size, int rank, int64_t seed) {
+  std::vector<T> sum(static_cast<size_t>(count));
+  for (int r = 0; r < size; ++r) {
+    const auto theirs = numbers<T>(count * size, r, seed);
+    for (int64_t i = 0; i < count; ++i) {
+      sum[static_cast<size_t>(i)] += theirs[static_cast<size_t>(rank * count + i)];
+    }
+  }
+  return sum;
+}
+
+TEST(DeviceCollectives, ReduceScatterSetsAndAdds) {
+  for (const int size : world_sizes()) {
+    each_rank(size, [&](int rank, Memory& memory, const auto& run) {
+      const int64_t count = 12345;
+      const auto mine = numbers<float>(count * size, rank, 3);
+      float* from = memory.put(mine);
+      float* to = memory.put(std::vector<float>(static_cast<size_t>(count), 1000.0f));
+      const CommPiece piece[] = {{from, to, count}};
+      run(CommKind::reduce_scatter, DType::f32, piece);
+      auto expected = share_sum<float>(count, size, rank, 3);
+      EXPECT_EQ(memory.get(to, count), expected);
+      run(CommKind::reduce_scatter, DType::f32, piece, ops::Law::add);
+      for (float& x : expected) x *= 2;
+      EXPECT_EQ(memory.get(to, count), expected);
+      for (int r = 0; r < size; ++r) {
+        if (r == rank) continue;
+        const auto at = mine.begin() + r * count;
+        EXPECT_EQ(memory.get(from + r * count, count), std::vector<float>(at, at + count));
+      }
+      // In place.
+      float* both = memory.put(mine);
+      const CommPiece in_place[] = {{both, both + rank * count, count}};
+      run(CommKind::reduce_scatter, DType::f32, in_place);
+      EXPECT_EQ(memory.get(both + rank * count, count), share_sum<float>(count, size, rank, 3));
+    });
+  }
+}
+
+TEST(DeviceCollectives, ReduceScatterAddsToUnalignedShares) {
+  for (const int size : world_sizes()) {
+    each_rank(size, [&](int rank, Memory& memory, const auto& run) {
+      const int64_t count = 1001;
+      double* from = memory.put(numbers<double>(count * size + 1, rank, 4)) + 1;
+      double* to = memory.put(std::vector<double>(static_cast<size_t>(count + 1), 0.5)) + 1;
+      std::vector<double> expected(static_cast<size_t>(count), 0.5);
+      for (int r = 0; r < size; ++r) {
+        const auto theirs = numbers<double>(count * size + 1, r, 4);
+        for (int64_t i = 0; i < count; ++i) {
+          expected[static_cast<size_t>(i)] += theirs[static_cast<size_t>(1 + rank * count + i)];
+        }
+      }
+      const CommPiece piece[] = {{from, to, count}};
+      run(CommKind::reduce_scatter, DType::f64, piece, ops::Law::add);
+      EXPECT_EQ(memory.get(to, count), expected);
+    });
+  }
+}
+
+TEST(DeviceCollectives, AllReduceSumsEveryType) {
+  for (const int size : world_sizes()) {
+    each_rank(size, [&](int rank, Memory& memory, const auto& run) {
+      const auto check_type = [&]<typename T>(DType dtype, T) {
+        const int64_t count = 3000;
+        const auto mine = numbers<T>(count, rank, 5);
+        T* from = memory.put(mine);
+        T* to = memory.put(std::vector<T>(static_cast<size_t>(count)));
+        std::vector<T> expected(static_cast<size_t>(count));
+        for (int r = 0; r < size; ++r) {
+          const auto theirs = numbers<T>(count, r, 5);
+          for (size_t i = 0; i < expected.size(); ++i) expected[i] += theirs[i];
+        }
+        const CommPiece pieces[] = {{from, to, count}};
+        run(CommKind::all_reduce, dtype, pieces);
+        EXPECT_EQ(memory.get(to, count), expected);
+        EXPECT_EQ(memory.get(from, count), mine);
+        const CommPiece in_place[] = {{from, from, count}};
+        run(CommKind::all_reduce, dtype, in_place);
+        EXPECT_EQ(memory.get(from, count), expected);
+      };
+      check_type(DType::f32, float{});
+      check_type(DType::f64, double{});
+      check_type(DType::i32, int32_t{});
+    });
+  }
+}
+
+TEST(DeviceCollectives, AllReduceOfBf16) {
+  for (const int size : world_sizes()) {
+    each_rank(size, [&](int rank, Memory& memory, const auto& run) {
+      const int64_t count = 501;
+      std::vector<uint16_t> mine;
+      std::vector<uint16_t> expected;
+      for (int64_t i = 0; i < count; ++i) {
+        mine.push_back(bf16_from_f32(static_cast<float>(i % 16 + rank)));
+        expected.push_back(
+            bf16_from_f32(static_cast<float>(size * (i % 16) + size * (size - 1) / 2)));
+      }
+      uint16_t* values = memory.put(mine);
+      const CommPiece pieces[] = {{values, values, count}};
+      run(CommKind::all_reduce, DType::bf16, pieces);
+      EXPECT_EQ(memory.get(values, count), expected);
+    });
+  }
+}
+
+TEST(DeviceCollectives, BroadcastFromEveryRoot) {
+  for (const int size : world_sizes()) {
+    each_rank(size, [&](int rank, Memory& memory, const auto& run) {
+      for (int root = 0; root < size; ++root) {
+        float* values = memory.put(numbers<float>(99, rank, 6));
+        const CommPiece pieces[] = {{values, values, 99}};
+        run(CommKind::broadcast, DType::f32, pieces, ops::Law::set, root);
+        EXPECT_EQ(memory.get(values, 99), numbers<float>(99, root, 6));
+      }
+    });
+  }
+}
+
+TEST(DeviceCollectives, SendsMeetReceives) {
+  for (const int size : world_sizes()) {
+    if (size < 2) continue;
+    each_rank(size, [&](int rank, Memory& memory, const auto& run) {
+      float* values = memory.put(numbers<float>(4096, rank, 7));
+      const CommPiece pieces[] = {{values, values, 4096}};
+      if (rank == 0) run(CommKind::send, DType::f32, pieces, ops::Law::set, 1);
+      if (rank == 1) {
+        run(CommKind::recv, DType::f32, pieces, ops::Law::set, 0);
+        EXPECT_EQ(memory.get(values, 4096), numbers<float>(4096, 0, 7));
+      }
+    });
+  }
+}
+
+TEST(DeviceCollectives, AFailedRankFreesTheOthers) {
+  if (max_ranks() < 2) GTEST_SKIP() << "needs two ranks";
+  TestWorld world(2);
+  std::vector<std::string> words(2);
+  on_ranks(2, [&](int rank) {
+    const auto backend = world.open(rank);
+    Device& device = backend->device();
+    const int group = backend->communicator().add_group({0, 1});
+    Memory memory(device);
+    float* values = memory.put(numbers<float>(100, rank, 8));
+    const CommPiece pieces[] = {{values, values, 100}};
+    CommCall call;
+    call.kind = CommKind::all_reduce;
+    call.group = group;
+    call.pieces = pieces;
+    const auto refuse = [](void*, int64_t) { throw DataError("file:9: broken row"); };
+    try {
+      if (rank == 0) {
+        device.call(StreamKind::copy_in, {refuse, nullptr, 0});
+      } else {
+        device.launch(StreamKind::comm_dp, call);
+      }
+      device.drain();
+    } catch (const std::exception& error) {
+      words[static_cast<size_t>(rank)] = error.what();
+    }
+  });
+  EXPECT_EQ(words[0], "file:9: broken row");
+  EXPECT_FALSE(words[1].empty());
+  // On CUDA the survivor also says whose fault it was.
+  EXPECT_EQ(words[1].find("file:9: broken row") != std::string::npos, on_cuda()) << words[1];
+}
+
+}  // namespace
+}  // namespace trireme::testing

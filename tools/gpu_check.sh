@@ -1,0 +1,152 @@
+#!/usr/bin/env bash
+# Proves the bundle on this machine's GPUs. Builds nothing.
+#
+#   tools/gpu_check.sh [BUNDLE] [PART...]
+#
+# BUNDLE: folder or archive made with -DTRIREME_BUNDLE_TESTS=ON (default build/release/bundle).
+# PARTS (default all): device ops golden equivalence trace runs sanitizer
+# Tests whose ranks outnumber the GPUs are skipped. Logs go to $OUT, or a temporary folder. The last
+# line is 'N passed, N failed, N skipped'; exit code 1 when anything failed.
+set -uo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+bundle=${1:-$root/build/release/bundle}
+(($# == 0)) || shift
+parts=("$@")
+((${#parts[@]} > 0)) || parts=(device ops golden equivalence trace runs sanitizer)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+logs=${OUT:-$work}
+
+if [[ -f $bundle ]]; then
+  mkdir "$work/bundle"
+  if [[ $bundle == *.zst ]]; then
+    zstd -qdc "$bundle" | tar -x -C "$work/bundle"
+  else
+    tar -xf "$bundle" -C "$work/bundle"
+  fi
+  bundle=$work/bundle
+fi
+found=$(find "$bundle" -path '*/bin/trireme' | head -n 1)
+[[ -n $found ]] || { echo "gpu_check: no bin/trireme in $bundle" >&2; exit 2; }
+bin=$(dirname "$found")
+gpus=$(nvidia-smi -L 2> /dev/null | grep -c '^GPU')
+((gpus > 0)) || { echo "gpu_check: no GPU on this machine" >&2; exit 2; }
+nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
+
+export TRIREME_TEST_DEVICE=cuda TRIREME_SOURCE_DIR=$root
+passed=0 failed=0 skipped=0
+
+# One GoogleTest program; its tests are counted one by one, a crash as one failure.
+tests() {
+  local program=$1 log=$logs/$1.log good bad left code
+  shift
+  if [[ ! -x $bin/$program ]]; then
+    echo "FAILED  $program is not in the bundle (-DTRIREME_BUNDLE_TESTS=ON)"
+    failed=$((failed + 1))
+    return
+  fi
+  timeout 900 "$bin/$program" --gtest_brief=0 --gtest_color=no "$@" > "$log" 2>&1
+  code=$?
+  good=$(grep -c '^\[       OK \] ' "$log")
+  left=$(grep -c '^\[  SKIPPED \] .* ms)$' "$log")
+  bad=$(grep -c '^\[  FAILED  \] .* ms)$' "$log")
+  ((code == 0 || bad > 0)) || bad=1
+  passed=$((passed + good)) failed=$((failed + bad)) skipped=$((skipped + left))
+  echo "$program: $good passed, $bad failed, $left skipped"
+  if ((bad > 0)); then
+    grep '^\[  FAILED  \] .* ms)$' "$log" | head -n 20
+    grep -B 6 '^\[  FAILED  \] .* ms)$' "$log" | head -n 40
+    ((code == 0 || code == 1)) || tail -n 10 "$log"
+  fi
+}
+
+# outcome NAME CODE [LOG]
+outcome() {
+  if (($2 == 0)); then
+    echo "OK      $1"
+    passed=$((passed + 1))
+  else
+    echo "FAILED  $1"
+    failed=$((failed + 1))
+    [[ -z ${3:-} ]] || tail -n 15 "$3"
+  fi
+}
+
+# train RANKS FOLDER FLAGS...: a short run of a tiny model
+train() {
+  local ranks=$1 folder=$2 command=("$bin/trireme")
+  shift 2
+  rm -rf "$folder"
+  ((ranks == 1)) || command+=(launch --nproc_per_node "$ranks" --)
+  timeout 600 "${before[@]}" "${command[@]}" train --device cuda \
+    --model_name_or_path "$root/tests/golden/data/qwen2" \
+    --data_path "$root/tests/golden/data/qwen2/train.jsonl" --output_dir "$folder" \
+    --per_device_train_batch_size 2 --gradient_accumulation_steps 2 --max_steps 6 \
+    --save_strategy no "$@" > "$folder.log" 2>&1
+}
+
+# What two equal runs must have in common: losses and norms of every step, and the model.
+print_of() {
+  sed 's/, "tokens_per_second".*//' "$1/metrics.jsonl"
+  (cd "$1" && sha256sum ./*.safetensors)
+}
+
+runs() {
+  local ranks precision
+  before=()
+  for ranks in 1 2; do
+    if ((ranks > gpus)); then
+      skipped=$((skipped + 2))
+      continue
+    fi
+    for precision in f32 bf16; do
+      local name=run-$ranks-$precision flags=(--zero_stage $((ranks == 1 ? 0 : 3)))
+      [[ $precision == f32 ]] || flags+=(--bf16 true)
+      train "$ranks" "$work/$name-a" "${flags[@]}" && train "$ranks" "$work/$name-b" "${flags[@]}"
+      local code=$?
+      cp "$work/$name-a.log" "$logs/" 2> /dev/null
+      outcome "$name: two runs end" $code "$work/$name-a.log"
+      ((code == 0)) || continue
+      diff <(print_of "$work/$name-a") <(print_of "$work/$name-b") > "$work/$name.diff"
+      outcome "$name: two runs are equal in every bit" $? "$work/$name.diff"
+    done
+  done
+}
+
+sanitizer() {
+  local tool
+  tool=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer \
+    /opt/nvidia/nsight-compute/*/host/target-linux-x64/compute-sanitizer 2> /dev/null | head -n 1)
+  if [[ -z $tool ]]; then
+    echo "SKIPPED memcheck: no compute-sanitizer here"
+    skipped=$((skipped + 2))
+    return
+  fi
+  before=("$tool" --tool memcheck --error-exitcode 9 --target-processes all)
+  local precision flags
+  for precision in f32 bf16; do
+    flags=(--max_steps 2)
+    [[ $precision == f32 ]] || flags+=(--bf16 true)
+    train 1 "$work/memcheck-$precision" "${flags[@]}"
+    outcome "memcheck, tiny model, $precision" $? "$work/memcheck-$precision.log"
+    cp "$work/memcheck-$precision.log" "$logs/" 2> /dev/null
+  done
+}
+
+for part in "${parts[@]}"; do
+  case $part in
+    device) tests device_contract ;;
+    ops) tests contract_ops ;;
+    golden) tests golden ;;
+    equivalence)
+      tests equivalence_layouts
+      tests equivalence_identity
+      ;;
+    trace) tests trace_test ;;
+    runs) runs ;;
+    sanitizer) sanitizer ;;
+    *) echo "gpu_check: no part '$part'" >&2; exit 2 ;;
+  esac
+done
+echo "$passed passed, $failed failed, $skipped skipped"
+((failed == 0))
