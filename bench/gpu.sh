@@ -26,7 +26,12 @@ mkdir -p "$out"
 if [[ -f $bundle ]]; then
   mkdir "$work/bundle"
   if [[ $bundle == *.zst ]]; then
-    zstd -qdc "$bundle" | tar -x -C "$work/bundle"
+    archive=$(realpath "$bundle")
+    if command -v zstd > /dev/null; then
+      zstd -qdc "$archive" | tar -x -C "$work/bundle"
+    else
+      (cd "$work/bundle" && cmake -E tar xf "$archive")
+    fi
   else
     tar -xf "$bundle" -C "$work/bundle"
   fi
