@@ -37,7 +37,10 @@ int64_t ModelGraph::num_parameters() const {
 
 namespace {
 
+constexpr size_t kMaxSlots = 64;  // programs keep a bit for each
+
 void validate_nodes(const UnitGraph& graph) {
+  check(graph.slots.size() <= kMaxSlots, "{}: {} slots", graph.name, graph.slots.size());
   std::vector<bool> written(graph.values.size(), false);
   if (graph.input >= 0) written[static_cast<size_t>(graph.input)] = true;
   for (const Node& node : graph.nodes) {

@@ -50,6 +50,16 @@ std::vector<int> Phase::slots(Bound bound) const {
   return found;
 }
 
+std::vector<int> Phase::gradients_in_order() const {
+  std::vector<int> found;
+  for (const Instruction& i : instructions) {
+    if (i.law != model::LawRule::gradient) continue;
+    const int slot = i.args[0].index;
+    if (std::find(found.begin(), found.end(), slot) == found.end()) found.push_back(slot);
+  }
+  return found;
+}
+
 Shape shape_of(const Operand& operand, const model::Dims& dims, const ops::Extent& extent,
                int64_t chunk) {
   const bool part = operand.sliced || operand.chunk;

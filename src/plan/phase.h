@@ -77,6 +77,8 @@ struct Phase {
   bool uses_slot(Bound bound, int slot) const;
   /// Slots bound to weights or gradients, ascending.
   std::vector<int> slots(Bound bound) const;
+  /// Slots whose gradient is written, in the order of their first writers.
+  std::vector<int> gradients_in_order() const;
 };
 
 /// What a unit of one variant runs. A variant is a kind with its trainable slots, recomputation

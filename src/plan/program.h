@@ -157,7 +157,7 @@ struct Entry {
   int32_t binding = -1;
   int32_t frame = -1;          // phase: buffer of its frame
   int32_t batch = -1;          // phase: buffer of its batch descriptor
-  uint32_t set_slots = 0;      // phase: bit s = the gradient of slot s is set, not added to
+  uint64_t set_slots = 0;      // phase: bit s = the gradient of slot s is set, not added to
   bool set = true;             // phase: the loss sums are set; transfer: reduce_scatter sets
   std::string_view what;       // "forward", "all_gather", "optimizer", ...
   std::vector<int32_t> waits;  // entries of other streams that must be done first

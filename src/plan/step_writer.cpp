@@ -52,6 +52,29 @@ void StepWriter::list_events() {
     }
   }
   event_entry_.assign(events_.size(), -1);
+  if (train_) check_gradients();
+}
+
+/// A gradient that nobody writes would be whatever its memory held before.
+void StepWriter::check_gradients() const {
+  std::set<std::pair<int, int64_t>> written;
+  for (const Event& event : events_) {
+    if (!event.backward || event.micro_batch > 0) continue;
+    for (int slot : phase_of(event).slots(Bound::gradient)) {
+      const SlotPlace& place = place_of(event.unit, slot);
+      written.emplace(place.group, place.offset);
+    }
+  }
+  for (int u = 0; u < context_.model->num_units(); ++u) {
+    const auto& names = context_.model->graph(u).slots;
+    for (size_t slot = 0; slot < names.size(); ++slot) {
+      const SlotPlace& place = place_of(u, static_cast<int>(slot));
+      check(!context_.group(place.group).key.trainable ||
+                written.contains({place.group, place.offset}),
+            "{} of {} is trainable but no loss depends on it", names[slot].name,
+            context_.model->units[static_cast<size_t>(u)].name);
+    }
+  }
 }
 
 const Phase& StepWriter::phase_of(const Event& event) const {
@@ -297,6 +320,10 @@ void StepWriter::access_states(const Event& event, const Phase& phase,
   }
 }
 
+const SlotPlace& StepWriter::place_of(int unit, int slot) const {
+  return context_.groups->places[static_cast<size_t>(unit)][static_cast<size_t>(slot)];
+}
+
 bool StepWriter::first_writer(int group, int unit) const {
   return gradient_first_[static_cast<size_t>(group)] == unit;
 }
@@ -306,12 +333,13 @@ bool StepWriter::last_writer(int group, int unit) const {
 
 void StepWriter::access_gradients(const Event& event, const Phase& phase, Entry& entry,
                                   std::vector<BufferAccess>& accesses) {
-  const auto& places = context_.groups->places[static_cast<size_t>(event.unit)];
-  for (int slot : phase.slots(Bound::gradient)) {
-    const int g = places[static_cast<size_t>(slot)].group;
+  std::set<std::pair<int, int64_t>> written;  // slots of a unit may be one tensor
+  for (int slot : phase.gradients_in_order()) {
+    const SlotPlace& place = place_of(event.unit, slot);
+    const int g = place.group;
     const bool in_slot = context_.group_state(g).gradient_slot.used();
     const bool set = first_writer(g, event.unit) && (in_slot || event.micro_batch == 0);
-    if (set) entry.set_slots |= 1u << slot;
+    if (written.emplace(g, place.offset).second && set) entry.set_slots |= uint64_t{1} << slot;
     const int32_t buffer = in_slot ? gradient_slot(g) : context_.group_state(g).gradient;
     BufferAccess access = set ? writes(buffer) : updates(buffer);
     access.acquire = in_slot && first_writer(g, event.unit);
@@ -438,8 +466,6 @@ void StepWriter::decide() {
     const int g = static_cast<int>(i);
     const GroupState& s = context_.group_state(g);
     if (s.gradient < 0) continue;
-    check(gradient_first_[i] >= 0, "{} is trainable but no loss depends on it",
-          context_.group(g).name);
     accesses.push_back(reads(s.gradient));
     const int64_t begin = slice_begin(g);
     const auto squares_of = [&](int64_t first, int64_t last) {

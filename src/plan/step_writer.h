@@ -29,6 +29,7 @@ class StepWriter : public ProgramWriter {
 
   void make_buffers();
   void list_events();
+  void check_gradients() const;
   const Phase& phase_of(const Event& event) const;
   int32_t phase_index(const Event& event);
   std::vector<int> groups_of(int unit, const Phase& phase, Bound bound) const;
@@ -50,6 +51,7 @@ class StepWriter : public ProgramWriter {
       const std::vector<TransferPiece>& pieces) const;
   void decide();
 
+  const SlotPlace& place_of(int unit, int slot) const;
   bool first_writer(int group, int unit) const;
   bool last_writer(int group, int unit) const;
 
