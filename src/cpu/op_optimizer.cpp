@@ -68,6 +68,32 @@ struct SplitPlanes {
   }
 };
 
+/// What a frozen tensor keeps of its master.
+struct RoundedMaster {
+  uint16_t* value;
+
+  HWY_INLINE Vec read(int64_t i, Whole) const {
+    const U32 u;
+    const auto high = hn::PromoteTo(u, hn::LoadU(U16(), value + i));
+    return hn::BitCast(F32(), hn::ShiftLeft<16>(high));
+  }
+  HWY_INLINE void write(Vec v, int64_t i, Whole) const {
+    const U32 u;
+    const auto high = hn::ShiftRight<16>(hn::Add(hn::BitCast(u, v), hn::Set(u, 0x8000u)));
+    hn::StoreU(hn::TruncateTo(U16(), high), U16(), value + i);
+  }
+  HWY_INLINE Vec read(int64_t i, Some some) const {
+    float wide[kLanes] = {};
+    for (int64_t k = 0; k < some.count; ++k) wide[k] = f32_from_bf16(value[i + k]);
+    return load(wide);
+  }
+  HWY_INLINE void write(Vec v, int64_t i, Some some) const {
+    float wide[kLanes];
+    store(v, wide);
+    for (int64_t k = 0; k < some.count; ++k) value[i + k] = split_master(wide[k]).value;
+  }
+};
+
 /// body(planes) with the planes of arguments `value` and `value` + 1.
 template <typename Body>
 void with_master(const ops::OpCall& call, size_t value, const Body& body) {
@@ -75,6 +101,16 @@ void with_master(const ops::OpCall& call, size_t value, const Body& body) {
     body(SplitPlanes{data_of<uint16_t>(call.args[value]), data_of<uint16_t>(call.args[value + 1])});
   } else {
     body(WholeMaster{data_of<float>(call.args[value])});
+  }
+}
+
+/// The same for tensors that may be frozen.
+template <typename Body>
+void with_any_master(const ops::OpCall& call, size_t value, const Body& body) {
+  if (call.dtype == DType::bf16 && !call.args[value + 1].present()) {
+    body(RoundedMaster{data_of<uint16_t>(call.args[value])});
+  } else {
+    with_master(call, value, body);
   }
 }
 
@@ -158,7 +194,7 @@ void sgd_range(const ops::OpCall& call, OpContext& context) {
 void import_range(const ops::OpCall& call, OpContext& context) {
   const auto* from = data_of<float>(call.args[2]);
   const int64_t size = call.args[2].cols;
-  with_master(call, 0, [&](auto master) {
+  with_any_master(call, 0, [&](auto master) {
     parallel_ranges(context.num_threads(), size, kGrain, size, [&](int64_t begin, int64_t end) {
       for_vectors(begin, end,
                   [&](int64_t i, auto access) { master.write(access.read(from + i), i, access); });
@@ -169,7 +205,7 @@ void import_range(const ops::OpCall& call, OpContext& context) {
 void export_range(const ops::OpCall& call, OpContext& context) {
   auto* to = data_of<float>(call.args[0]);
   const int64_t size = call.args[0].cols;
-  with_master(call, 1, [&](auto master) {
+  with_any_master(call, 1, [&](auto master) {
     parallel_ranges(context.num_threads(), size, kGrain, size, [&](int64_t begin, int64_t end) {
       for_vectors(begin, end,
                   [&](int64_t i, auto access) { access.write(master.read(i, access), to + i); });

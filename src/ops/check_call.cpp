@@ -181,16 +181,17 @@ void check_xent(const Checker& c, OpKind kind) {
 }
 
 /// The flat planes of a master: value T and, exactly under bf16, a remainder.
-void check_planes(const Checker& c, int value, int remainder, int64_t size) {
+void check_planes(const Checker& c, int value, int remainder, int64_t size, bool frozen) {
+  const bool present = c.arg(remainder).present();
   c.vector(value, c.compute(), size);
-  c.require(c.arg(remainder).present() == (c.compute() == DType::bf16) || size == 0,
-            "a remainder exactly under bf16");
-  if (c.arg(remainder).present()) c.vector(remainder, DType::i16, size);
+  c.require(!present || c.compute() == DType::bf16, "a remainder only under bf16");
+  c.require(present || c.compute() != DType::bf16 || frozen || size == 0, "a remainder under bf16");
+  if (present) c.vector(remainder, DType::i16, size);
 }
 
 void check_optimizer(const Checker& c, OpKind kind) {
   const int64_t size = c.arg(0).cols;
-  check_planes(c, 0, 1, size);
+  check_planes(c, 0, 1, size, false);
   const int num_moments = kind == OpKind::adamw ? 2 : 0;
   for (int i = 2; i < 2 + num_moments; ++i) c.vector(i, DType::f32, size);
   c.vector(2 + num_moments, DType::f32, size);
@@ -215,7 +216,7 @@ void check_master(const Checker& c, OpKind kind) {
   const int master = import ? 2 : 0;
   const int64_t size = c.arg(master).cols;
   c.vector(master, DType::f32, size);
-  check_planes(c, import ? 0 : 1, import ? 1 : 2, size);
+  check_planes(c, import ? 0 : 1, import ? 1 : 2, size, true);
 }
 
 }  // namespace

@@ -250,6 +250,27 @@ TEST_P(Optimizers, SumSquaresOfHugeAndNonFinite) {
   }
 }
 
+/// A frozen tensor under bf16 has no remainder: it keeps the value alone.
+TEST_P(Optimizers, FrozenMastersAreRounded) {
+  const int64_t size = 1037;
+  const Tensor masters = random_f32(1, size);
+  CallUnderTest import(backend(), ops::OpKind::import_master, t());
+  import.output(1, size, t());
+  import.absent();
+  import.input(masters, DType::f32);
+  import.run();
+  CallUnderTest back(backend(), ops::OpKind::export_master, t());
+  back.output(1, size, DType::f32);
+  back.bytes_input(import.bytes(0).data(), t(), size);
+  back.absent();
+  back.run();
+  Tensor kept = masters;
+  for (double& m : kept.values) {
+    if (t() == DType::bf16) m = f32_from_bf16(split_master(static_cast<float>(m)).value);
+  }
+  expect_close(back.read(0), kept, 0.0);
+}
+
 TEST_P(Optimizers, StepControlAndClearPending) {
   const Tensor sums = [] {
     Tensor s(1, ops::kNumSums);
