@@ -31,6 +31,7 @@ struct Letter {
   const CommCall* call = nullptr;
   CallHeader header;
   bool taken = false;
+  bool read = false;      // right now
   std::string refusal;    // why the receiver did not take it
   uint64_t sent = 0;      // by the sender
   uint64_t received = 0;  // by the receiver
@@ -187,7 +188,13 @@ class InProcessCommunicator final : public comm::Communicator {
   void send(const CommCall& call, Seat& seat);
   void receive(const CommCall& call, Seat& seat);
 
-  void barrier(Seat& seat);
+  /// Until all ranks are in the call. Throws, and is not in it, when one has left.
+  void enter(Seat& seat);
+  /// Until all that are in the call have come as far. None of them leaves it before, also after an
+  /// abort: their memory is read.
+  void settle(Seat& seat);
+  /// True for the last one, who opens the door to the others.
+  static bool arrive(Group& group, Member& self);
   void compare(const Seat& seat) const;
   /// Waits under `lock` until `done`, or throws for an abort, a departed peer (of those that
   /// `concerns` says) or the timeout (naming those that are `missing`).
@@ -227,22 +234,39 @@ void InProcessCommunicator::wait(Group& group, std::unique_lock<std::mutex>& loc
   }
 }
 
-void InProcessCommunicator::barrier(Seat& seat) {
+bool InProcessCommunicator::arrive(Group& group, Member& self) {
+  self.arrived = true;
+  if (++group.num_arrived < group.size()) return false;
+  group.num_arrived = 0;
+  for (Member& member : group.members) member.arrived = false;
+  ++group.generation;
+  group.changed.notify_all();
+  return true;
+}
+
+void InProcessCommunicator::enter(Seat& seat) {
   Group& group = *seat.group;
   Member& self = group.members[index(seat.rank)];
   std::unique_lock lock(group.mutex);
   const uint64_t generation = group.generation;
-  self.arrived = true;
-  if (++group.num_arrived == group.size()) {
-    group.num_arrived = 0;
-    for (Member& member : group.members) member.arrived = false;
-    ++group.generation;
-    group.changed.notify_all();
-    return;
+  if (arrive(group, self)) return;
+  try {
+    wait(
+        group, lock, self.header, [&] { return group.generation != generation; },
+        [](int) { return true; }, [&](int k) { return !group.members[index(k)].arrived; });
+  } catch (const CommError&) {
+    self.arrived = false;
+    --group.num_arrived;
+    throw;
   }
-  wait(
-      group, lock, self.header, [&] { return group.generation != generation; },
-      [](int) { return true; }, [&](int k) { return !group.members[index(k)].arrived; });
+}
+
+void InProcessCommunicator::settle(Seat& seat) {
+  Group& group = *seat.group;
+  std::unique_lock lock(group.mutex);
+  const uint64_t generation = group.generation;
+  if (arrive(group, group.members[index(seat.rank)])) return;
+  group.changed.wait(lock, [&] { return group.generation != generation; });
 }
 
 void InProcessCommunicator::compare(const Seat& seat) const {
@@ -285,7 +309,7 @@ void InProcessCommunicator::collective(const CommCall& call, Seat& seat) {
   Member& self = seat.group->members[index(seat.rank)];
   self.call = &call;
   self.header = header_of(call, seat.sequence++);
-  barrier(seat);
+  enter(seat);
   compare(seat);
   switch (call.kind) {
     case CommKind::all_gather:
@@ -304,7 +328,7 @@ void InProcessCommunicator::collective(const CommCall& call, Seat& seat) {
     case CommKind::recv:
       break;
   }
-  barrier(seat);  // nobody's memory is read any more
+  settle(seat);  // nobody's memory is read any more
 }
 
 void InProcessCommunicator::all_gather(const CommCall& call, Seat& seat) {
@@ -339,7 +363,7 @@ void InProcessCommunicator::all_reduce(const CommCall& call, Seat& seat) {
     sum_in_order(call.dtype, at(call.pieces[j].recv, share.begin, call.dtype), false, seat.parts,
                  share.size());
   }
-  barrier(seat);  // every share is summed, and every operand has been read
+  settle(seat);  // every share is summed, and every operand has been read
   for (size_t j = 0; j < call.pieces.size(); ++j) {
     for (int k = 0; k < size; ++k) {
       const Share share = share_of(call.pieces[j].count, size, k);
@@ -367,9 +391,15 @@ void InProcessCommunicator::send(const CommCall& call, Seat& seat) {
   letter.call = &call;
   letter.taken = false;
   group.changed.notify_all();
-  wait(
-      group, lock, letter.header, [&] { return letter.taken; },
-      [&](int k) { return k == call.root; }, [](int) { return true; });
+  try {
+    wait(
+        group, lock, letter.header, [&] { return letter.taken; },
+        [&](int k) { return k == call.root; }, [](int) { return true; });
+  } catch (const CommError&) {
+    group.changed.wait(lock, [&] { return !letter.read; });
+    letter.call = nullptr;
+    throw;
+  }
   letter.call = nullptr;
   if (!letter.refusal.empty()) {
     throw CommError(fmt::format("{}: mismatch with rank {}: {}", describe(letter.header),
@@ -389,11 +419,13 @@ void InProcessCommunicator::receive(const CommCall& call, Seat& seat) {
   if (words) {
     letter.refusal = *difference(letter.header, header);
   } else {
-    lock.unlock();  // the sender waits: its memory stands still
+    letter.read = true;  // the sender waits: its memory stands still
+    lock.unlock();
     for (size_t j = 0; j < call.pieces.size(); ++j) {
       copy(call.pieces[j].recv, letter.call->pieces[j].send, call.pieces[j].count, call.dtype);
     }
     lock.lock();
+    letter.read = false;
   }
   letter.taken = true;
   group.changed.notify_all();
