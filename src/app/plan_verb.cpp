@@ -19,6 +19,7 @@ namespace {
 
 struct PlanFlags {
   int64_t world_size = 1;
+  int64_t host_ranks = 0;
   int64_t rank = 0;
   bool print_program = false;
   bool expand = false;
@@ -30,6 +31,7 @@ std::vector<config::Option> rows(PlanFlags& flags) {
       extra_option("world_size", flags.world_size, "ranks of the run that is planned")
           .also({"gpus"})
           .at_least(1),
+      extra_option("nproc_per_node", flags.host_ranks, "ranks of one host; 0: all").at_least(0),
       extra_option("rank", flags.rank, "whose program is shown").at_least(0),
       extra_option("print_program", flags.print_program,
                    "print the training program of the rank and its memory map"),
@@ -93,7 +95,7 @@ int plan_verb(Arguments args) {
     throw ConfigError("rank", std::to_string(flags.rank),
                       fmt::format("ranks go from 0 to world_size - 1 = {}", flags.world_size - 1));
   }
-  const model::ModelGraph model = train::resolve_model(parsed, flags.world_size);
+  const model::ModelGraph model = train::resolve_model(parsed, flags.world_size, flags.host_ranks);
   const Load load = load_of(parsed.config, model, flags);
   const cpu::OpSizing op_sizing(1);
   const cpu::CommSizing comm_sizing;
@@ -110,6 +112,7 @@ int plan_verb(Arguments args) {
   request.op_sizing = &op_sizing;
   request.comm_sizing = &comm_sizing;
   const plan::Plan plan = plan::make_plan(request);
+  if (!parsed.import_table.empty()) std::fputs((parsed.import_table + "\n").c_str(), stdout);
   for (const std::string& notice : parsed.notices) std::fputs((notice + "\n").c_str(), stdout);
   print_summary(plan, flags, load);
   if (flags.print_program) {

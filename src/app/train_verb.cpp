@@ -11,7 +11,9 @@
 namespace trireme::app {
 
 int train_verb(Arguments args) {
-  config::ParseResult parsed = config::parse(args);
+  config::ParseSettings settings;
+  settings.environment = launch::process_environment();
+  config::ParseResult parsed = config::parse(args, settings);
   if (parsed.help) {
     std::fputs(config::help_text().c_str(), stdout);
     return 0;

@@ -82,8 +82,9 @@ class Reader {
   }
 
   std::optional<std::string> following_value(const Option& row) {
-    if (!at_value()) {
-      if (row.rule.kind == Kind::boolean) return "true";
+    const bool boolean = row.rule.kind == Kind::boolean;
+    if (!at_value() || (boolean && args_[next_].find('=') != std::string::npos)) {
+      if (boolean) return "true";
       return row.bare ? std::optional<std::string>(*row.bare) : std::nullopt;
     }
     std::string text = args_[next_++];

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <iterator>
-
 #include "config/problems.h"
 #include "config/value.h"
 
@@ -22,19 +20,16 @@ std::string assigned(const std::string& origin, const std::string& value) {
 
 }  // namespace
 
-void Assembly::take_messages(Reading& reading) {
-  const auto move_to = [](auto& from, auto& to) {
-    to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
-  };
-  move_to(reading.problems, problems_);
-  move_to(reading.notices, result_.notices);
+void Assembly::take_messages(const Reading& reading) {
+  problems_.insert(problems_.end(), reading.problems.begin(), reading.problems.end());
+  result_.notices.insert(result_.notices.end(), reading.notices.begin(), reading.notices.end());
 }
 
 bool Assembly::is_another_spelling(const Setting& setting) const {
   return !table_.at(setting.option).maps_to.empty();
 }
 
-void Assembly::apply_typed(Reading reading) {
+void Assembly::apply_typed(const Reading& reading) {
   take_messages(reading);
   Origins layer;
   for (const Setting& setting : reading.settings) {
@@ -111,7 +106,7 @@ void Assembly::apply_other_spelling(const Setting& setting, Origins& layer) {
   layer[name] = result_.origins[name] = setting.origin;
 }
 
-void Assembly::apply_beside(Reading reading, std::string_view way_out) {
+void Assembly::apply_beside(const Reading& reading, std::string_view way_out) {
   take_messages(reading);
   for (const Setting& setting : reading.settings) {
     const Option& row = table_.at(setting.option);

@@ -18,12 +18,14 @@ class Assembly {
 
   /// Written by the user: replaces what an earlier such source says; two names of one setting
   /// within one source must agree.
-  void apply_typed(Reading reading);
+  void apply_typed(const Reading& reading);
   /// A file that the user named: stands beside what was said before, and must agree with it. What
   /// contradicts is reported by resolve(), with `way_out` (", or write auto in the file").
-  void apply_beside(Reading reading, std::string_view way_out);
+  void apply_beside(const Reading& reading, std::string_view way_out);
   /// Counts only where nothing was said; `only`: of these settings alone, when not empty.
   void apply_below(const Reading& reading, std::string_view only = {});
+
+  void take_messages(const Reading& reading);
 
   RunConfig& config() { return result_.config; }
   ParseResult& result() { return result_; }
@@ -33,7 +35,6 @@ class Assembly {
  private:
   using Origins = std::map<std::string, std::string>;
 
-  void take_messages(Reading& reading);
   void apply_typed(const Setting& setting, Origins& layer);
   void apply_other_spelling(const Setting& setting, Origins& layer);
   void note_replaced(const Setting& setting, const Json& before, const Json& now,

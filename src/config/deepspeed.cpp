@@ -16,6 +16,7 @@ class DeepspeedReader final : public SchemaReader {
 
  private:
   void read_in_code(const std::string& path, const Json& value) override {
+    if (value == "auto") return;
     if (path == "optimizer.params.betas") {
       if (!value.is_array() || value.size() != 2) throw BadValue("expects a list of two numbers");
       set("adam_beta1", value[0], path);

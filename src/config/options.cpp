@@ -165,6 +165,77 @@ void append_optimizer(Rows& rows) {
                      .at_least(1));
 }
 
+Option shard_group_row() {
+  Option option =
+      field("shard_group_size", OptionGroup::layout, &RunConfig::shard_group_size,
+            "hybrid sharding: neighbouring ranks that share one copy of the state, which is the "
+            "same in every such group; 0: all data ranks, host: the ranks of one host")
+          .also({"dp_shard_size"})
+          .at_least(0)
+          .unset_as("host");
+  option.set = [](RunConfig& config, const Json& value) {
+    config.shard_group_size = value.is_null() ? kShardGroupHost : value.get<int64_t>();
+  };
+  option.get = [](const RunConfig& config) {
+    const int64_t size = config.shard_group_size;
+    return size == kShardGroupHost ? Json() : Json(size);
+  };
+  return option;
+}
+
+Option persistence_row() {
+  Option option =
+      field("stage3_param_persistence_threshold", OptionGroup::layout,
+            &ZeroConfig::param_persistence_threshold,
+            "tensors of at most this many elements stay gathered; auto: 10 x hidden_size")
+          .also({"param_persistence_threshold"})
+          .at_least(0)
+          .unset_as("auto");
+  option.set = [](RunConfig& config, const Json& value) {
+    config.zero.param_persistence_threshold =
+        value.is_null() ? ZeroConfig::kPersistenceAuto : value.get<int64_t>();
+  };
+  option.get = [](const RunConfig& config) {
+    const int64_t threshold = config.zero.param_persistence_threshold;
+    return threshold == ZeroConfig::kPersistenceAuto ? Json() : Json(threshold);
+  };
+  return option;
+}
+
+/// Sharding in the words of other programs.
+void append_fsdp(Rows& rows) {
+  const auto group = OptionGroup::layout;
+  Option fsdp = field("fsdp", group, &RunConfig::fsdp,
+                      "sharding as PyTorch's FSDP names it: full_shard is zero_stage 3, "
+                      "shard_grad_op 2, no_shard 0; hybrid_shard and hybrid_shard_zero2 share the "
+                      "state among the ranks of one host")
+                    .words({{"full_shard", "", ""},
+                            {"shard_grad_op", "", ""},
+                            {"no_shard", "", ""},
+                            {"hybrid_shard", "", ""},
+                            {"hybrid_shard_zero2", "", ""},
+                            {"auto_wrap", "", ""},
+                            {"true", "full_shard", ""},
+                            {"false", "none", ""},
+                            {"none", "none", ""},
+                            {"offload", "", "not supported yet; nothing is offloaded"}})
+                    .alone_means("true");
+  fsdp.set = [](RunConfig& config, const Json& value) {
+    config.fsdp.clear();
+    for (const Json& word : value) {
+      if (word != "none") config.fsdp.push_back(word.get<std::string>());
+    }
+  };
+  rows.push_back(std::move(fsdp));
+  rows.push_back(document("fsdp_config", group, &RunConfig::fsdp_config,
+                          "what FSDP shall do, as JSON or a JSON file"));
+  rows.push_back(document("parallelism_config", group, &RunConfig::parallelism_config,
+                          "accelerate's sizes of the mesh, as JSON or a JSON file"));
+  rows.push_back(document("accelerate_config", group, &RunConfig::accelerate_config,
+                          "accelerate's configuration file (YAML or JSON), which counts where "
+                          "nothing else is said"));
+}
+
 void append_zero(Rows& rows) {
   const auto group = OptionGroup::layout;
   rows.push_back(field("zero_stage", group, &ZeroConfig::stage,
@@ -174,21 +245,7 @@ void append_zero(Rows& rows) {
                           "DeepSpeed configuration, as JSON or a JSON file")
                      .also({"deepspeed_config"})
                      .alone_means(""));
-  Option shard_group =
-      field("shard_group_size", group, &RunConfig::shard_group_size,
-            "hybrid sharding: neighbouring ranks that share one copy of the state, which is the "
-            "same in every such group; 0: all data ranks, host: the ranks of one host")
-          .also({"dp_shard_size"})
-          .at_least(0)
-          .unset_as("host");
-  shard_group.set = [](RunConfig& config, const Json& value) {
-    config.shard_group_size = value.is_null() ? kShardGroupHost : value.get<int64_t>();
-  };
-  shard_group.get = [](const RunConfig& config) {
-    const int64_t size = config.shard_group_size;
-    return size == kShardGroupHost ? Json() : Json(size);
-  };
-  rows.push_back(std::move(shard_group));
+  rows.push_back(shard_group_row());
   rows.push_back(field("reduce_at", group, &RunConfig::reduce_at,
                        "when gradients are reduced: each micro-batch, or once an update; auto: "
                        "boundary for stages 0 and 1, micro for 2 and 3"));
@@ -221,21 +278,7 @@ void append_zero(Rows& rows) {
           .also({"max_reuse_distance"})
           .at_least(0)
           .unset_as("auto"));
-  Option persistence =
-      field("stage3_param_persistence_threshold", group, &ZeroConfig::param_persistence_threshold,
-            "tensors of at most this many elements stay gathered; auto: 10 x hidden_size")
-          .also({"param_persistence_threshold"})
-          .at_least(0)
-          .unset_as("auto");
-  persistence.set = [](RunConfig& config, const Json& value) {
-    config.zero.param_persistence_threshold =
-        value.is_null() ? ZeroConfig::kPersistenceAuto : value.get<int64_t>();
-  };
-  persistence.get = [](const RunConfig& config) {
-    const int64_t threshold = config.zero.param_persistence_threshold;
-    return threshold == ZeroConfig::kPersistenceAuto ? Json() : Json(threshold);
-  };
-  rows.push_back(std::move(persistence));
+  rows.push_back(persistence_row());
 }
 
 void append_layout(Rows& rows) {
@@ -249,6 +292,7 @@ void append_layout(Rows& rows) {
                      "compute on the CPU")
                      .also({"no_cuda"}));
   append_zero(rows);
+  append_fsdp(rows);
   rows.push_back(
       field("recompute", group, &RunConfig::recompute,
             "activations recomputed in backward: LEVEL, or LEVEL:n,LEVEL:m blocks from the front; "

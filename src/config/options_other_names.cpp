@@ -18,6 +18,7 @@ constexpr std::string_view kNoHub = "nothing is sent to the hub";
 constexpr std::string_view kNoDdp = "gradients are reduced a unit at a time, without DDP's buckets";
 constexpr std::string_view kNoLoader = "batches are built ahead natively, without worker processes";
 constexpr std::string_view kFused = "the native kernels are what runs, on every device";
+constexpr std::string_view kUnits = "the units that are sharded are the model's blocks";
 constexpr std::string_view kUseDataPath = "not supported yet; name a JSONL file with --data_path";
 constexpr std::string_view kNoPacking = "samples are not packed, and attention skips padding";
 
@@ -111,7 +112,8 @@ void append_training(Rows& rows) {
   rows.push_back(
       refused("fp16", numbers, kBool, {false}, "not supported; --bf16 needs no loss scale"));
   rows.push_back(meaningless("fp16_opt_level", numbers, kText, "fp16 is off"));
-  rows.push_back(refused("tf32", numbers, kBool, {false}, kLater));
+  rows.push_back(meaningless("tf32", numbers, kBool,
+                             "products of fp32 numbers are rounded to fp32, never more"));
   rows.push_back(refused("bf16_full_eval", numbers, kBool, {false},
                          "not supported yet; evaluation computes as training does"));
   rows.push_back(refused("fp16_full_eval", numbers, kBool, {false},
@@ -134,14 +136,9 @@ void append_layout(Rows& rows) {
   rows.push_back(meaningless("pipeline_schedule", group, kText, "there is one pipeline stage"));
   rows.push_back(refused("context_parallel_size", group, kInt, {1}, kLater));
   rows.push_back(meaningless("rank_order", group, kText, "all ranks are data ranks"));
-  rows.push_back(refused("parallelism_config", group, kJson, {Json::object(), ""}, kLater));
   rows.push_back(refused("layout", group, kText, {""}, kLater));
-  rows.push_back(refused("fsdp", group, kText, {"", "false", "no_shard"},
-                         "not supported yet; --zero_stage 3 shards as full_shard does")
-                     .alone_means("true"));
-  rows.push_back(refused("fsdp_config", group, kJson, {Json::object(), ""}, kLater));
-  rows.push_back(refused("fsdp_min_num_params", group, kInt, {0}, kLater));
-  rows.push_back(refused("fsdp_transformer_layer_cls_to_wrap", group, kText, {""}, kLater));
+  rows.push_back(meaningless("fsdp_min_num_params", group, kInt, kUnits));
+  rows.push_back(meaningless("fsdp_transformer_layer_cls_to_wrap", group, kText, kUnits));
   rows.push_back(meaningless("gradient_checkpointing_kwargs", group, kJson,
                              "recomputation has no variants; --recompute chooses its level"));
   rows.push_back(meaningless("torch_compile", group, kBool, kFused));

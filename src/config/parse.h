@@ -4,10 +4,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "config/option.h"
@@ -17,11 +20,14 @@ namespace trireme::config {
 
 struct ParseResult {
   RunConfig config;
-  /// Names (of the table, not aliases) of the settings typed as flags.
+  /// Names (of the table, not aliases) of the settings that the user wrote: flags, key=value and
+  /// the configuration file.
   std::set<std::string> typed;
   /// Sentences for the banner: what was asked for and has no effect here, with why; values that
   /// follow from others.
   std::vector<std::string> notices;
+  /// What became of each key of an imported file, one line each, with a title; empty for none.
+  std::string import_table;
   /// `--help` was asked for; nothing else was looked at.
   bool help = false;
 
@@ -31,18 +37,24 @@ struct ParseResult {
   std::vector<std::string> contradictions;
 };
 
+/// nullopt when the variable is unset or empty.
+using Environment = std::function<std::optional<std::string>(std::string_view name)>;
+
 struct ParseSettings {
   /// False for commands that read no samples: `data_path` may be absent.
   bool needs_data = true;
   /// Rows of the command itself (extra_option).
   std::vector<Option> extra;
+  /// Looks a variable up, for what accelerate says there; may be empty.
+  Environment environment;
 };
 
-/// `args` without program and verb. `--name value`, `--name=value`, '-' as '_'; a boolean may stand
-/// alone, and `--no_NAME` turns off one that is on by default; the last of several counts. Reads
-/// the DeepSpeed file. Throws ConfigError listing everything that is wrong, one line each: unknown
-/// names (with the nearest known one), values of the wrong type or out of range, settings that are
-/// refused and why, settings that do not go together.
+/// `args` without program and verb. The first may be a YAML or JSON file (config_file.h); key=value
+/// words replace what it says, and flags what both say. `--name value`, `--name=value`, '-' as '_';
+/// a boolean may stand alone, and `--no_NAME` turns off one that is on by default; the last of
+/// several counts. Reads the files that it is told of. Throws ConfigError listing everything that
+/// is wrong, one line each: unknown names (with the nearest known one), values of the wrong type or
+/// out of range, settings that are refused and why, settings that do not go together.
 ParseResult parse(std::span<const std::string> args, const ParseSettings& settings = {});
 
 /// What the model folder says.

@@ -4,7 +4,10 @@
 #include <algorithm>
 #include <iterator>
 
+#include "config/accelerate.h"
 #include "config/deepspeed.h"
+#include "config/fsdp.h"
+#include "config/import_reader.h"
 #include "config/print.h"
 #include "config/scheduler_kwargs.h"
 #include "config/value.h"
@@ -15,12 +18,18 @@ namespace {
 
 constexpr std::string_view kIntroduction = R"(# Configuration
 
-This page is written from the option table (`src/config`); a test fails when it is stale.
+This page is written from the tables in `src/config`; a test fails when it is stale.
 
 Every setting is a flag: `--name value` or `--name=value`; `-` and `_` are the same. A boolean may
 stand alone (`--bf16`), takes true, yes, 1, on, false, no, 0, off, and `--no_NAME` turns off one that
 is on by default. Whole numbers may be written `1e9`. When a flag is given twice, the last counts. A
 step count below 1 is a share of all steps, rounded up.
+
+The first argument of `train` and `plan` may be a YAML or JSON file of settings instead, with
+`key=value` words after it that replace what it says (`a.b=1` reaches into sections), and flags that
+replace both: `trireme train run.yaml learning_rate=1e-5 --output_dir out`. A value that is empty
+or null is not said. Files of LLaMA-Factory and axolotl are known by their keys and read by the
+tables below, and what became of each key is printed.
 
 The names are those of Hugging Face's `TrainingArguments`, in 4.x and 5.x spellings, and common ones
 of TRL, LLaMA-Factory, axolotl and DeepSpeed. Each is either honoured (the first tables), reported
@@ -28,6 +37,47 @@ as without effect here, or refused: a run is never quietly anything but what was
 The effective configuration is printed at the start and saved with the run.
 
 Everything that is wrong is told in one message, and the exit code is 2.
+)";
+
+constexpr std::string_view kFsdp = R"(
+## FSDP
+
+`--fsdp "full_shard auto_wrap"` shards as `--zero_stage` 3 does, `shard_grad_op` as 2, `no_shard` as
+0; `hybrid_shard` and `hybrid_shard_zero2` keep one copy of the state a host
+(`--shard_group_size host`). `auto_wrap` has no effect: the units that are sharded are the model's
+blocks. `--fsdp_config FILE`, or the JSON itself, takes these keys with or without `fsdp_` before
+them. What it says must agree with flags that say the same.
+)";
+
+constexpr std::string_view kParallelism = R"(
+### parallelism_config
+
+With or without `parallelism_config_` before each key.
+)";
+
+constexpr std::string_view kAccelerate = R"(
+## accelerate
+
+`--accelerate_config FILE` takes accelerate's YAML, and under `accelerate launch` its environment is
+read. Both count only where nothing else is said, the environment last.
+)";
+
+constexpr std::string_view kLlamaFactory = R"(
+## LLaMA-Factory
+
+A file with one of the keys stage, finetuning_type, dataset, dataset_dir, template. Its other keys
+are names of this page. Left out, these have LLaMA-Factory's defaults: `cutoff_len` 2048, gradient
+checkpointing on.
+)";
+
+constexpr std::string_view kAxolotl = R"(
+## axolotl
+
+A file with one of the keys base_model, datasets, test_datasets, sequence_len, micro_batch_size,
+val_set_size, adapter. Its other keys are names of this page. Left out, these have axolotl's
+defaults: one epoch, `micro_batch_size` 1, `sequence_len` 512, longer rows left out, cosine, a
+warm-up of 3 % of all steps (which axolotl bounds by 100, and this does not), a line at least every
+10 steps, a checkpoint each epoch, of which 4 are kept.
 )";
 
 constexpr std::string_view kSchedules = R"(
@@ -223,6 +273,20 @@ void write_schema(std::string& text, const Schema& schema) {
   }
 }
 
+void write_variables(std::string& text) {
+  auto out = std::back_inserter(text);
+  text += "\n| variable | is |\n|---|---|\n";
+  for (const AccelerateVariable& variable : accelerate_variables()) {
+    fmt::format_to(out, "| `{}` | `{}` |\n", variable.name, variable.path);
+  }
+  text +=
+      "| `FSDP_KEY`, with `ACCELERATE_USE_FSDP` | `fsdp_config.fsdp_key` |\n"
+      "| `PARALLELISM_CONFIG_KEY`, with `ACCELERATE_USE_PARALLELISM_CONFIG` | "
+      "`parallelism_config.parallelism_config_key` |\n"
+      "| `ACCELERATE_USE_DEEPSPEED` | `distributed_type` DEEPSPEED |\n"
+      "| `ACCELERATE_USE_MEGATRON_LM` | refused |\n";
+}
+
 }  // namespace
 
 std::string markdown_reference() {
@@ -235,6 +299,17 @@ std::string markdown_reference() {
   write_others(text, rows);
   text += kDeepspeed;
   write_schema(text, deepspeed_schema());
+  text += kFsdp;
+  write_schema(text, fsdp_schema());
+  text += kParallelism;
+  write_schema(text, parallelism_schema());
+  text += kAccelerate;
+  write_schema(text, accelerate_schema());
+  write_variables(text);
+  text += kLlamaFactory;
+  write_schema(text, llama_factory_schema());
+  text += kAxolotl;
+  write_schema(text, axolotl_schema());
   return text;
 }
 

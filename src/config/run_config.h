@@ -124,7 +124,12 @@ struct RunConfig {
 
   // layout
   DeviceChoice device = DeviceChoice::automatic;
-  std::string deepspeed;  // path or text of the DeepSpeed JSON that was read; empty: none
+  // Path or text of what was read; empty: none. What it says is in the other fields.
+  std::string deepspeed;
+  std::vector<std::string> fsdp;  // words
+  std::string fsdp_config;
+  std::string parallelism_config;
+  std::string accelerate_config;
   ZeroConfig zero;
   /// Ranks that share one copy of the state; 0: all data ranks. kShardGroupHost until resolve().
   int64_t shard_group_size = 0;

@@ -148,7 +148,7 @@ void SchemaReader::read_key(const SchemaKey& key, const std::string& path, const
     if (key.support != Support::honoured) {
       read_other(key, path, value);
     } else if (key.option.empty()) {
-      if (!is_auto(value)) read_in_code(path, value);
+      read_in_code(path, value);
     } else if (!is_auto(value) || table_.at(key.option).rule.unset == "auto") {
       set(key.option, value, path);
     }

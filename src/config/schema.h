@@ -65,8 +65,9 @@ struct Reading {
   void append(Reading other);  // keeps `source`
 };
 
-/// Reads a document by a schema. "auto" is accepted for every key and leaves the flag's value, or
-/// the default. Never throws ConfigError: what is wrong is among the problems.
+/// Reads a document by a schema. Null is as if the key were left out; "auto" is accepted for every
+/// key and leaves the flag's value, or the default. Never throws ConfigError: what is wrong is
+/// among the problems.
 class SchemaReader {
  public:
   SchemaReader(const Schema& schema, const OptionTable& table, std::string source);
@@ -88,7 +89,7 @@ class SchemaReader {
   /// The value of a refused or meaningless key.
   void read_other(const SchemaKey& key, const std::string& path, const Json& value);
 
-  /// An honoured key without an option, not "auto". May throw BadValue.
+  /// An honoured key without an option. May throw BadValue.
   virtual void read_in_code(const std::string& path, const Json& value);
   /// Before a section is read; false leaves it out.
   virtual bool enters(const std::string& path, const Json& section);

@@ -218,6 +218,7 @@ class Run {
 
   /// The effective configuration: on the console, and with the run.
   void print_configuration() const {
+    if (!parsed_.import_table.empty()) say(parsed_.import_table);
     say(config::describe(config_));
     for (const std::string& notice : parsed_.notices) say("note: " + notice);
     if (ranks_.rank() != 0) return;
@@ -350,7 +351,8 @@ class Run {
 
 }  // namespace
 
-model::ModelGraph resolve_model(config::ParseResult& parsed, int64_t data_ranks) {
+model::ModelGraph resolve_model(config::ParseResult& parsed, int64_t data_ranks,
+                                int64_t host_ranks) {
   const std::filesystem::path folder = parsed.config.model_name_or_path;
   std::error_code ignored;
   if (!std::filesystem::exists(folder / "config.json", ignored)) {
@@ -360,7 +362,8 @@ model::ModelGraph resolve_model(config::ParseResult& parsed, int64_t data_ranks)
                           : "there is no such folder; give a Hugging Face model folder");
   }
   const model::ModelConfig config = model::read_model_config(folder);
-  config::resolve(parsed, {config.hidden_size, config.max_position_embeddings}, data_ranks);
+  config::resolve(parsed, {config.hidden_size, config.max_position_embeddings}, data_ranks,
+                  host_ranks);
   return model::build_model(config);
 }
 

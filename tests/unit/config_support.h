@@ -71,6 +71,10 @@ inline std::string misspelt(std::string_view name) {
 inline Json good_value(const Option& row) {
   if (row.name == "recompute") return "ffn:2,norms";
   if (row.name == "deepspeed") return R"({"gradient_clipping": 0.5})";
+  if (row.name == "fsdp_config") return R"({"state_dict_type": "FULL_STATE_DICT"})";
+  if (row.name == "parallelism_config") return R"({"tp_size": 1})";
+  if (row.name == "accelerate_config") return R"({"mixed_precision": "no"})";
+  if (row.name == "fsdp") return "auto_wrap";
   if (row.name == "lr_scheduler_kwargs") return Json{{"num_cycles", 2.0}};
   if (row.name == "warmup_ratio") return 0.25;
   if (row.name == "use_cpu") return true;

@@ -1,0 +1,263 @@
+#include "config/fsdp.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "config/value.h"
+
+namespace trireme::config {
+namespace {
+
+constexpr auto kBool = Kind::boolean;
+constexpr auto kInt = Kind::integer;
+constexpr auto kText = Kind::text;
+constexpr auto kJson = Kind::json;
+
+constexpr std::string_view kUnits = "the units that are sharded are the model's blocks";
+constexpr std::string_view kPrefetch =
+    "weights are gathered a unit ahead; --stage3_prefetch_bucket_size says how far";
+constexpr std::string_view kOwnSlice = "every rank reads its own slice of the weights";
+constexpr std::string_view kNoXla = "there is no XLA";
+
+/// A way of sharding: ZeRO's stage, and whether only the ranks of one host share the state.
+struct Strategy {
+  std::string_view word;
+  int stage;
+  bool hybrid;
+};
+constexpr std::array<Strategy, 5> kStrategies = {{{"full_shard", 3, false},
+                                                  {"shard_grad_op", 2, false},
+                                                  {"no_shard", 0, false},
+                                                  {"hybrid_shard", 3, true},
+                                                  {"hybrid_shard_zero2", 2, true}}};
+
+/// By name, or by accelerate's number, from 1.
+std::optional<Strategy> find_strategy(const std::string& text) {
+  const std::string word = lower_case(text);
+  for (size_t i = 0; i < kStrategies.size(); ++i) {
+    if (word == kStrategies[i].word || word == std::to_string(i + 1)) return kStrategies[i];
+  }
+  return std::nullopt;
+}
+
+/// Without the prefix; both spellings of one key are one key.
+Json without_prefix(const Json& keys, std::string_view prefix, Reading* reading) {
+  Json result = Json::object();
+  for (const auto& [name, value] : keys.items()) {
+    const std::string lower = lower_case(name);
+    const std::string key = lower.starts_with(prefix) ? lower.substr(prefix.size()) : lower;
+    if (result.contains(key)) {
+      reading->problems.push_back(fmt::format(
+          "{} is given twice in {}, with and without its prefix", key, reading->source));
+    }
+    result[key] = value;
+  }
+  return result;
+}
+
+class FsdpReader final : public SchemaReader {
+ public:
+  FsdpReader(const Schema& schema, const OptionTable& table, const FsdpRequest& request)
+      : SchemaReader(schema, table, request.keys_source), request_(request) {
+    for (const std::string& word : request.words) read_word(word);
+  }
+
+ private:
+  std::string label(const std::string& path) const override {
+    return request_.spelling == nullptr ? path : request_.spelling(path);
+  }
+
+  void read_word(const std::string& word) {
+    const auto strategy = find_strategy(word);
+    if (!strategy) {  // auto_wrap
+      reading().notices.push_back(
+          fmt::format("{} in {} has no effect: {}", word, request_.words_source, kUnits));
+    } else if (strategy_ && strategy_->word != strategy->word) {
+      problem("{}: {} contradicts {}: give one", request_.words_source, strategy->word,
+              strategy_->word);
+    } else {
+      strategy_ = strategy;
+      strategy_origin_ = fmt::format("{} {}", request_.words_source, strategy->word);
+    }
+  }
+
+  void read_in_code(const std::string& path, const Json& value) override {
+    if (path == "sharding_strategy") {
+      choose(path, value);
+    } else if (path == "reshard_after_forward") {
+      read_reshard(path, value);
+    } else if (path == "activation_checkpointing") {
+      if (coerce_json({.kind = kBool}, value) == true) set("gradient_checkpointing", true, path);
+    } else if (path == "mixed_precision_policy") {
+      read_precision(path, value);
+      read_reduction(value);
+    } else if (path == "mixed_precision_policy.reduce_dtype") {
+      read_reduction(value);
+    } else {
+      read_precision(path, value);
+    }
+  }
+
+  void choose(const std::string& path, const Json& value) {
+    const auto strategy = find_strategy(shown(value));
+    if (!strategy) {
+      throw BadValue(
+          "expects one of full_shard, shard_grad_op, no_shard, hybrid_shard, "
+          "hybrid_shard_zero2");
+    }
+    if (strategy_ && strategy_->word != strategy->word) {
+      throw BadValue(fmt::format("contradicts {}; give one", strategy_origin_));
+    }
+    strategy_ = strategy;
+    strategy_origin_ = fmt::format("{} in {}", label(path), reading().source);
+  }
+
+  /// FSDP2's booleans, or FSDP1's strategies under this name.
+  void read_reshard(const std::string& path, const Json& value) {
+    if (find_strategy(shown(value))) return choose(path, value);
+    reshard_ = coerce_json({.kind = kBool}, value).get<bool>();
+  }
+
+  void read_precision(const std::string& path, const Json& value) {
+    const std::string word = lower_case(shown(value));
+    const std::string type = word.starts_with("torch.") ? word.substr(6) : word;
+    if (type == "bf16" || type == "bfloat16") {
+      set("bf16", true, path);
+    } else if (type == "fp32" || type == "float32") {
+      set("bf16", false, path);
+    } else {
+      throw BadValue("not supported; bf16 and fp32 are");
+    }
+  }
+
+  void read_reduction(const Json& value) {
+    const std::string word = lower_case(shown(value));
+    if (word != "fp32" && word != "float32" && word != "torch.float32") {
+      throw BadValue(
+          "not supported yet; gradients and their sums are fp32, so say "
+          "{\"param_dtype\": \"bf16\", \"reduce_dtype\": \"fp32\"}");
+    }
+  }
+
+  void finish() override {
+    if (!strategy_) {
+      strategy_ = kStrategies[0];
+      strategy_origin_ = request_.words_source.empty() ? reading().source : request_.words_source;
+    }
+    int stage = strategy_->stage;
+    if (reshard_ == false && stage == 3) stage = 2;
+    if (reshard_ == true && stage == 2) {
+      problem("reshard_after_forward = true in {} contradicts {}, which keeps the weights gathered",
+              reading().source, strategy_origin_);
+    }
+    reading().settings.push_back(
+        {"zero_stage", stage, fmt::format("zero_stage in {}", strategy_origin_)});
+    if (strategy_->hybrid) {
+      reading().settings.push_back(
+          {"shard_group_size", nullptr, fmt::format("shard_group_size in {}", strategy_origin_)});
+    }
+  }
+
+  const FsdpRequest& request_;
+  std::optional<Strategy> strategy_;
+  std::string strategy_origin_;
+  std::optional<bool> reshard_;
+};
+
+class ParallelismReader final : public SchemaReader {
+ public:
+  ParallelismReader(const Schema& schema, const OptionTable& table, std::string source,
+                    KeySpelling spelling)
+      : SchemaReader(schema, table, std::move(source)), spelling_(spelling) {}
+
+ private:
+  std::string label(const std::string& path) const override {
+    return spelling_ == nullptr ? path : spelling_(path);
+  }
+  void read_in_code(const std::string& path, const Json& value) override {
+    const auto size = coerce_json({.kind = kInt, .range = {.low = 1}}, value).get<int64_t>();
+    if (size > 1) set("shard_group_size", size, path);
+  }
+
+  KeySpelling spelling_;
+};
+
+}  // namespace
+
+Schema fsdp_schema() {
+  Schema schema;
+  schema.honour_in_code("sharding_strategy", kText, "as the words of `--fsdp`, or 1 to 5");
+  schema.honour_in_code("reshard_after_forward", kBool,
+                        "`--zero_stage`: 3, and 2 for false; or a word of `--fsdp`");
+  schema.honour_in_code("activation_checkpointing", kBool,
+                        "`--gradient_checkpointing`, which must not be given too");
+  schema.honour_in_code("mixed_precision_policy", kJson, "`--bf16`, for fp32");
+  schema.honour_in_code("mixed_precision_policy.param_dtype", kText, "`--bf16`, or not for fp32");
+  schema.honour_in_code("mixed_precision_policy.reduce_dtype", kText, "fp32; others are refused");
+  schema.ignore("mixed_precision_policy.buffer_dtype", kText, "the rotary table is always fp32");
+  schema.ignore("mixed_precision_policy.output_dtype", kText, "the loss is always fp32");
+  schema.ignore("mixed_precision_policy.cast_forward_inputs", kBool, "inputs are token ids");
+  schema.refuse("offload_params", kBool, {false}, "not supported yet; nothing is offloaded");
+  schema.refuse("cpu_offload", kBool, {false}, "not supported yet; nothing is offloaded");
+  schema.ignore("cpu_offload_pin_memory", kBool, "nothing is offloaded");
+  schema.ignore("version", kInt, "there is one way of sharding");
+  for (const std::string_view path : {"auto_wrap_policy", "transformer_layer_cls_to_wrap"}) {
+    schema.ignore(path, kJson, kUnits);
+  }
+  schema.ignore("min_num_params", kInt, kUnits);
+  schema.refuse("ignored_modules", kJson, {""}, "not supported yet");
+  schema.ignore("backward_prefetch", kText, kPrefetch);
+  schema.ignore("forward_prefetch", kBool, kPrefetch);
+  schema.ignore("limit_all_gathers", kBool,
+                "memory is planned, so gathers never run too far ahead");
+  schema.ignore("use_orig_params", kBool, "weights keep their names and shapes");
+  schema.ignore("sync_module_states", kBool, kOwnSlice);
+  schema.ignore("cpu_ram_efficient_loading", kBool, kOwnSlice);
+  for (const std::string_view path : {"state_dict_type", "final_state_dict_type"}) {
+    schema.ignore(path, kText, "checkpoints are sharded, and the model is always written whole");
+  }
+  schema.refuse("xla", kBool, {false}, kNoXla);
+  schema.refuse("xla_fsdp_v2", kBool, {false}, kNoXla);
+  schema.ignore("xla_fsdp_settings", kJson, kNoXla);
+  schema.ignore("xla_fsdp_grad_ckpt", kBool, kNoXla);
+  schema.alias("transformer_cls_to_wrap", "transformer_layer_cls_to_wrap");
+  return schema;
+}
+
+Reading read_fsdp(const FsdpRequest& request, const OptionTable& table) {
+  const Schema schema = fsdp_schema();
+  Reading found;
+  found.source = request.keys_source;
+  const Json keys = without_prefix(request.keys, "fsdp_", &found);
+  found.append(FsdpReader(schema, table, request).read(keys));
+  return found;
+}
+
+Schema parallelism_schema() {
+  Schema schema;
+  schema.honour_in_code("dp_shard_size", kInt, "`--shard_group_size`, above 1");
+  schema.ignore("dp_replicate_size", kInt, "there are data ranks / dp_shard_size copies", {1});
+  for (const std::string_view path : {"tp_size", "cp_size", "sp_size"}) {
+    schema.refuse(path, kInt, {1}, "not supported yet");
+  }
+  for (const std::string_view path :
+       {"cp_backend", "cp_comm_strategy", "sp_backend", "sp_seq_length",
+        "sp_seq_length_is_variable", "sp_attn_implementation"}) {
+    schema.ignore(path, kText, "sequences are not split");
+  }
+  return schema;
+}
+
+Reading read_parallelism(const Json& keys, const std::string& source, KeySpelling spelling,
+                         const OptionTable& table) {
+  const Schema schema = parallelism_schema();
+  Reading found;
+  found.source = source;
+  const Json plain = without_prefix(keys, "parallelism_config_", &found);
+  found.append(ParallelismReader(schema, table, source, spelling).read(plain));
+  return found;
+}
+
+}  // namespace trireme::config

@@ -1,0 +1,47 @@
+// The configuration file of a whole run, in the words of one of the programs that people come from.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "config/schema.h"
+
+namespace trireme::config {
+
+/// Keys that the schema has not are names of the option table. Keeps a table of what became of
+/// each key; what is meaningless is told there, and not among the notices.
+class ImportReader : public SchemaReader {
+ public:
+  using SchemaReader::SchemaReader;
+
+  /// One line a key: key, value, what it became.
+  const std::string& table_of_keys() const { return lines_; }
+
+ protected:
+  bool read_unknown(const std::string& path, const Json& value) override;
+  void on_set(const std::string& path, const Json& value, const Setting& setting) override;
+  void on_ignored(const std::string& path, const Json& value, std::string_view why) override;
+
+  /// The other program's default, where the file says nothing.
+  void set_default(std::string_view option, const Json& value, std::string_view key);
+  /// Whether the file sets this option, by any of its spellings.
+  bool sets(std::string_view option);
+  void refuse(const std::string& key, const Json& value, std::string_view why);
+
+ private:
+  void add_line(std::string_view key, std::string_view value, std::string_view became);
+
+  std::string lines_;
+};
+
+Schema llama_factory_schema();
+Schema axolotl_schema();
+
+struct Import {
+  Reading reading;
+  std::string table;  // empty when the names are ours or Hugging Face's
+};
+Import import_llama_factory(const Json& root, const OptionTable& table, const std::string& source);
+Import import_axolotl(const Json& root, const OptionTable& table, const std::string& source);
+
+}  // namespace trireme::config

@@ -1,0 +1,169 @@
+// kill -9 of a rank or of the launcher at any moment, resumed until the run is done: weights,
+// moments and the log are bit for bit those of a run that nobody killed. TRIREME_KILLS says how
+// often (10).
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <random>
+#include <thread>
+
+#include "checkpoint/folders.h"
+#include "support/program.h"
+
+namespace trireme::test {
+namespace {
+
+namespace fs = std::filesystem;
+using store::Clock;
+
+/// Runs with accumulation (the last step of an epoch has less), several epochs, evaluation.
+struct Layout {
+  int ranks;
+  Flags flags;
+};
+
+std::vector<Layout> layouts() {
+  return {{2, {{"zero_stage", "3"}}},
+          {1, {{"zero_stage", "0"}}},
+          {2, {{"zero_stage", "1"}, {"bf16", "true"}}},
+          {3, {{"zero_stage", "2"}, {"optim", "sgd"}}}};
+}
+
+/// A port that nobody takes by chance: below those that connections get by themselves.
+int quiet_port() {
+  for (int port = 21000 + getpid() % 9000;; ++port) {
+    try {
+      store::listen_on({"127.0.0.1", port}, 1);
+      return port;
+    } catch (const std::exception&) {
+      continue;
+    }
+  }
+}
+
+std::vector<int> children_of(int parent) {
+  std::vector<int> found;
+  for (const auto& entry : fs::directory_iterator("/proc")) {
+    std::ifstream stream(entry.path() / "stat");
+    std::string line;
+    if (!std::getline(stream, line)) continue;
+    int parent_of_it = 0;
+    const std::string rest = line.substr(line.rfind(')') + 1);
+    if (std::sscanf(rest.c_str(), " %*c %d", &parent_of_it) == 1 && parent_of_it == parent) {
+      found.push_back(std::stoi(entry.path().filename()));
+    }
+  }
+  return found;
+}
+
+class Killer {
+ public:
+  explicit Killer(int kills) : left_(kills) {}
+
+  bool done() const { return left_ == 0; }
+
+  /// Runs a layout to its end, killing it on the way, and compares it with its unbroken run.
+  void attack(const Layout& layout) {
+    make_reference(layout);
+    fs::remove_all(work_ / "out");
+    while (!run_once(layout)) {
+    }
+    compare();
+  }
+
+ private:
+  Words words(const Layout& layout, const std::string& output, bool resume) const {
+    Flags flags = with(work_.flags(), {{"output_dir", work_ / output},
+                                       {"gradient_accumulation_steps", "3"},
+                                       {"max_steps", "36"},
+                                       {"save_strategy", "steps"},
+                                       {"save_steps", "4"},
+                                       {"save_total_limit", "2"},
+                                       {"eval_strategy", "steps"},
+                                       {"eval_steps", "6"},
+                                       {"eval_path", work_ / "eval.jsonl"}});
+    flags = with(flags, layout.flags);
+    if (resume) flags["resume_from_checkpoint"] = "true";
+    return launched(layout.ranks, command("train", flags), {"--master_port", port_});
+  }
+
+  void make_reference(const Layout& layout) {
+    write_rows(work_ / "eval.jsonl", 7, 2);
+    fs::remove_all(work_ / "unbroken");
+    const auto begin = Clock::now();
+    const Outcome outcome = work_.run(words(layout, "unbroken", false));
+    duration_ = std::chrono::duration<double>(Clock::now() - begin).count();
+    ASSERT_EQ(outcome.code, 0) << outcome.text();
+  }
+
+  /// Whether the run got to its end.
+  bool run_once(const Layout& layout) {
+    const auto checkpoints = checkpoint::list_folders(work_ / "out");
+    auto job = work_.start(words(layout, "out", !checkpoints.empty()));
+    const std::string story = left_ > 0 ? kill_it(*job, layout.ranks) : "left alone";
+    const int code = job->finish();
+    if (code == 0) return true;
+    EXPECT_EQ(code, 128 + SIGKILL) << story << "\n" << job->err();
+    EXPECT_GT(left_, 0) << story;
+    work_.expect_nothing_left();
+    if (testing::Test::HasFailure()) throw std::runtime_error(story);
+    --left_;
+    return false;
+  }
+
+  /// At a random moment of an unbroken run's length: the launcher or one of the ranks.
+  std::string kill_it(Running& job, int ranks) {
+    const double moment = std::uniform_real_distribution(0.0, duration_)(random_);
+    std::this_thread::sleep_for(std::chrono::duration<double>(moment));
+    const int launcher = job.process().pid();
+    const std::vector<int> workers = children_of(launcher);
+    const auto pick = static_cast<size_t>(random_() % (static_cast<unsigned>(ranks) + 1));
+    if (pick >= workers.size()) {
+      job.process().signal(SIGKILL);
+      return fmt::format("the launcher, after {:.3f} s", moment);
+    }
+    kill(workers[pick], SIGKILL);
+    return fmt::format("rank {}, after {:.3f} s", pick, moment);
+  }
+
+  void compare() const {
+    const fs::path broken = work_ / "out";
+    const fs::path unbroken = work_ / "unbroken";
+    EXPECT_EQ(read_metrics(broken / "metrics.jsonl"), read_metrics(unbroken / "metrics.jsonl"));
+    std::vector<std::string> names;
+    for (const auto& entry : fs::recursive_directory_iterator(unbroken)) {
+      if (entry.is_regular_file()) names.push_back(fs::relative(entry.path(), unbroken));
+    }
+    EXPECT_GT(names.size(), 8U);
+    for (const std::string& name : names) {
+      if (name == "metrics.jsonl" || name == "run_config.json") continue;
+      EXPECT_EQ(read_bytes(broken / name) == read_bytes(unbroken / name), true) << name;
+    }
+    for (const auto& entry : fs::directory_iterator(broken)) {
+      if (entry.path().filename() == "metrics.jsonl.old") continue;  // it began anew once
+      EXPECT_TRUE(fs::exists(unbroken / entry.path().filename())) << entry.path() << " is left";
+    }
+  }
+
+  Workplace work_;
+  const std::string port_ = std::to_string(quiet_port());
+  std::mt19937 random_{20260};
+  double duration_ = 0;
+  int left_;
+};
+
+TEST(Kill, AtAnyMomentARunIsResumedAsIfNothingHadBeen) {
+  const char* asked = std::getenv("TRIREME_KILLS");
+  Killer killer(asked != nullptr ? std::stoi(asked) : 10);
+  for (size_t round = 0; !killer.done(); ++round) {
+    const std::vector<Layout> all = layouts();
+    killer.attack(all[round % all.size()]);
+    if (HasFatalFailure() || HasNonfatalFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace trireme::test

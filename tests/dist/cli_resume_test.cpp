@@ -1,0 +1,184 @@
+// Resuming: on other layouts, past damaged checkpoints, after a disk was full.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "checkpoint/folders.h"
+#include "support/program.h"
+
+namespace trireme::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Twelve samples a step whatever the ranks, checkpoints at steps 3, 6, ...
+class Resume : public testing::Test {
+ protected:
+  Flags flags(int ranks, int stage, int steps) const {
+    return with(work_.flags(), {{"per_device_train_batch_size", std::to_string(12 / ranks)},
+                                {"zero_stage", std::to_string(stage)},
+                                {"max_steps", std::to_string(steps)},
+                                {"lr_scheduler_type", "constant"},
+                                {"save_strategy", "steps"},
+                                {"save_steps", "3"}});
+  }
+  Outcome train(int ranks, const Flags& flags) const {
+    return work_.run(launched(ranks, command("train", flags)));
+  }
+  Outcome train_alone(const Flags& flags) const { return work_.run(command("train", flags)); }
+  fs::path out(const std::string& name) const { return work_ / "out" / name; }
+  std::vector<std::string> checkpoints() const {
+    std::vector<std::string> names;
+    for (const auto& folder : checkpoint::list_folders(work_ / "out")) {
+      names.push_back(folder.path.filename());
+    }
+    return names;
+  }
+
+  Workplace work_;
+};
+
+void expect_losses_near(const std::vector<Json>& lines, const std::vector<Json>& reference,
+                        double tolerance) {
+  ASSERT_EQ(lines.size(), reference.size());
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const double expected = reference[i].at("loss");
+    EXPECT_EQ(lines[i].at("step"), reference[i].at("step"));
+    EXPECT_EQ(lines[i].at("trained_tokens"), reference[i].at("trained_tokens"));
+    EXPECT_NEAR(lines[i].at("loss").get<double>(), expected, tolerance * expected) << i;
+  }
+}
+
+TEST_F(Resume, OnOtherRanksAndStagesTheRunGoesOn) {
+  ASSERT_EQ(train(4, flags(4, 3, 12)).code, 0);
+  const std::vector<Json> unbroken = read_metrics(out("metrics.jsonl"));
+  fs::rename(work_ / "out", work_ / "unbroken");
+  for (const auto& [ranks, stage] : {std::pair{3, 1}, {2, 2}, {1, 0}, {3, 3}}) {
+    fs::remove_all(work_ / "out");
+    fs::copy(work_ / "unbroken", work_ / "out", fs::copy_options::recursive);
+    const std::string from = out("checkpoint-6");
+    const Outcome outcome =
+        train(ranks, with(flags(ranks, stage, 12), {{"resume_from_checkpoint", from}}));
+    ASSERT_EQ(outcome.code, 0) << outcome.text();
+    EXPECT_TRUE(has(outcome.out, "Continuing training from checkpoint")) << outcome.out;
+    const std::vector<Json> resumed = read_metrics(out("metrics.jsonl"));
+    // Lines 7 to 12 of the first run were cut off and written anew.
+    ASSERT_EQ(resumed.size(), 12U);
+    EXPECT_EQ(std::vector(resumed.begin(), resumed.begin() + 6),
+              std::vector(unbroken.begin(), unbroken.begin() + 6));
+    expect_losses_near({resumed[6]}, {unbroken[6]}, 1e-6);
+    expect_losses_near(resumed, unbroken, 1e-4);
+  }
+}
+
+TEST_F(Resume, WhatWillNotBeAsItWasIsSaid) {
+  ASSERT_EQ(train_alone(flags(1, 0, 3)).code, 0);
+  const Outcome outcome = train_alone(
+      with(flags(1, 0, 4), {{"resume_from_checkpoint", "true"}, {"learning_rate", "2e-2"}}));
+  EXPECT_EQ(outcome.code, 0) << outcome.text();
+  EXPECT_TRUE(has(outcome.out,
+                  "resume: learning_rate is 0.02, the run that saved this checkpoint "
+                  "had 0.01"))
+      << outcome.out;
+}
+
+TEST_F(Resume, KeepsTheNewestCheckpointsAndPointsToTheLast) {
+  ASSERT_EQ(train(2, with(flags(2, 3, 14), {{"save_total_limit", "2"}})).code, 0);
+  EXPECT_EQ(checkpoints(), (std::vector<std::string>{"checkpoint-14", "checkpoint-12"}));
+  EXPECT_EQ(read_bytes(out("latest")), "checkpoint-14\n");
+}
+
+TEST_F(Resume, AFlippedByteSendsItToTheCheckpointBefore) {
+  ASSERT_EQ(train(2, flags(2, 3, 9)).code, 0);
+  const std::vector<Json> unbroken = read_metrics(out("metrics.jsonl"));
+  const fs::path damaged = out("checkpoint-9") / "rank-00001-of-00002.safetensors";
+  std::string bytes = read_bytes(damaged);
+  bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
+  write_text(damaged, bytes);
+
+  const Outcome verified = work_.run({"checkpoint", "verify", work_ / "out"});
+  EXPECT_EQ(verified.code, 1);
+  EXPECT_TRUE(has(verified.out, "rank-00001-of-00002.safetensors is damaged")) << verified.out;
+
+  const Outcome named =
+      train(2, with(flags(2, 3, 9), {{"resume_from_checkpoint", out("checkpoint-9")}}));
+  EXPECT_EQ(named.code, 2) << named.text();
+  EXPECT_EQ(count(named.err, "rank-00001-of-00002.safetensors is damaged"), 1) << named.err;
+
+  const Outcome resumed = train(2, with(flags(2, 3, 9), {{"resume_from_checkpoint", "true"}}));
+  EXPECT_EQ(resumed.code, 0) << resumed.text();
+  EXPECT_EQ(count(resumed.out, "checkpoint-9 skipped: rank-00001-of-00002.safetensors is damaged"),
+            1)
+      << resumed.out;
+  EXPECT_EQ(read_metrics(out("metrics.jsonl")), unbroken);
+  EXPECT_EQ(work_.run({"checkpoint", "verify", work_ / "out"}).code, 0) << "step 9 is saved anew";
+}
+
+TEST_F(Resume, WithoutACheckpointIsTheUsersError) {
+  const Outcome none = train(2, with(flags(2, 3, 3), {{"resume_from_checkpoint", "true"}}));
+  EXPECT_EQ(none.code, 2);
+  EXPECT_EQ(count(none.err, "there is no checkpoint in"), 1) << none.err;
+  const std::string missing = out("checkpoint-77");
+  const Outcome named = train(2, with(flags(2, 3, 3), {{"resume_from_checkpoint", missing}}));
+  EXPECT_EQ(named.code, 2);
+  EXPECT_EQ(count(named.err, "resume_from_checkpoint = " + missing + ": there is no such folder"),
+            1)
+      << named.err;
+}
+
+// A full disk -------------------------------------------------------------------------------
+
+/// Saving step 6 fails on rank 1, for which files may not grow: the others say so too, what was
+/// saved before is whole, and the run goes on from there when there is room again.
+TEST_F(Resume, AFileThatCannotGrowEndsTheRunAndNamesRankAndFile) {
+  ASSERT_EQ(train(2, flags(2, 3, 6)).code, 0);
+  const std::vector<Json> unbroken = read_metrics(out("metrics.jsonl"));
+  const std::string weights = read_bytes(out("model.safetensors"));
+  fs::remove_all(work_ / "out");
+
+  ASSERT_EQ(train(2, flags(2, 3, 3)).code, 0);
+  Words words = command("train", with(flags(2, 3, 6), {{"resume_from_checkpoint", "true"}}));
+  const int port = free_port();
+  auto rank_0 = work_.start(words, rank_environment(0, 2, port));
+  words.insert(words.begin(), {"-c", R"(ulimit -f 8; exec "$@")", "bash", work_.program()});
+  Running rank_1("/bin/bash", words, rank_environment(1, 2, port));
+  EXPECT_EQ(rank_1.finish(), 1);
+  EXPECT_EQ(rank_0->finish(), 1);
+  for (const std::string& error : {rank_0->err(), rank_1.err()}) {
+    EXPECT_TRUE(has(error, "checkpoint-6 was not saved: rank 1: write(")) << error;
+    EXPECT_TRUE(has(error, "rank-00001-of-00002.safetensors'): File too large")) << error;
+    EXPECT_EQ(count(error, "\n"), 1) << error;
+  }
+  EXPECT_EQ(checkpoints(), std::vector<std::string>{"checkpoint-3"});
+  EXPECT_EQ(work_.run({"checkpoint", "verify", work_ / "out"}).code, 0);
+
+  ASSERT_EQ(train(2, with(flags(2, 3, 6), {{"resume_from_checkpoint", "true"}})).code, 0);
+  EXPECT_EQ(read_metrics(out("metrics.jsonl")), unbroken);
+  EXPECT_TRUE(read_bytes(out("model.safetensors")) == weights);
+}
+
+/// A real small disk, on machines where a user may mount one in a namespace of his own.
+TEST_F(Resume, AFullDiskEndsTheRunAndLeavesWhatWasSaved) {
+  if (work_.run_shell("unshare --user --map-root-user --mount true", {}).code != 0) {
+    GTEST_SKIP() << "SKIPPED: no mount namespaces here, a full disk was not tried";
+  }
+  fs::create_directory(work_ / "out");
+  const std::string script = fmt::format(R"(
+    unshare --user --map-root-user --mount bash -c '
+      mount -t tmpfs -o size=700k tmpfs "{0}" || exit 77
+      "$@"; code=$?
+      ls "{0}"
+      "$1" checkpoint verify "{0}" || exit 78
+      exit $code' bash "$@")",
+                                         (work_ / "out").string());
+  const Outcome outcome = work_.run_shell(script, command("train", flags(1, 0, 30)));
+  EXPECT_EQ(outcome.code, 1) << outcome.text();
+  EXPECT_TRUE(has(outcome.err, "was not saved: rank 0: ")) << outcome.err;
+  EXPECT_TRUE(has(outcome.err, "No space left on device") ||
+              has(outcome.err, " left, the checkpoint needs "))
+      << outcome.err;
+  EXPECT_EQ(count(outcome.err, "\n"), 1) << outcome.err;
+  EXPECT_FALSE(has(outcome.out, ".tmp")) << outcome.out;
+}
+
+}  // namespace
+}  // namespace trireme::test

@@ -1,0 +1,145 @@
+// What the verbs print.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <random>
+#include <sstream>
+
+#include "config/option.h"
+#include "support/program.h"
+#include "support/tiny_tokenizer.h"
+
+namespace trireme::test {
+namespace {
+
+class Verbs : public testing::Test {
+ protected:
+  Workplace work_;
+};
+
+TEST_F(Verbs, HelpIsThereForEach) {
+  const Outcome all = work_.run({"--help"});
+  EXPECT_EQ(all.code, 0);
+  for (const std::string verb : {"train", "launch", "plan", "tokenize", "checkpoint"}) {
+    EXPECT_TRUE(has(all.out, "\n  " + verb + " ")) << all.out;
+    const Outcome outcome = work_.run({verb, "--help"});
+    EXPECT_EQ(outcome.code, 0) << outcome.text();
+    EXPECT_GT(count(outcome.out, "\n"), 3) << outcome.out;
+    EXPECT_EQ(outcome.err, "");
+  }
+  const Outcome none = work_.run({});
+  EXPECT_EQ(none.code, 2);
+  EXPECT_EQ(none.err, all.out);
+}
+
+TEST_F(Verbs, HelpOfTrainListsEverySettingThatActs) {
+  const Outcome train = work_.run({"train", "--help"});
+  const Outcome plan = work_.run({"plan", "--help"});
+  for (const config::Option& row : config::train_options()) {
+    const std::string flag = "  --" + std::string(row.name) + " ";
+    EXPECT_EQ(has(train.out, flag), row.support == config::Support::honoured) << flag;
+    EXPECT_EQ(has(plan.out, flag), row.support == config::Support::honoured) << flag;
+  }
+  EXPECT_TRUE(has(plan.out, "  --world_size INT")) << plan.out;
+}
+
+TEST_F(Verbs, TokenizePrintsOneLineARow) {
+  write_tokenizer(work_ / "tokenizer", tiny_tokenizer({{"a", "b"}}));
+  write_text(work_ / "text.jsonl", "{\"text\": \"ab!\"}\n{\"text\": \"\"}\n{\"text\": \"ba\"}\n");
+  const Outcome outcome =
+      work_.run({"tokenize", "--tokenizer", work_ / "tokenizer", work_ / "text.jsonl"});
+  EXPECT_EQ(outcome.code, 0) << outcome.text();
+  EXPECT_EQ(outcome.out,
+            "{\"input_ids\": [256, 33]}\n{\"input_ids\": []}\n{\"input_ids\": [98, 97]}\n");
+  EXPECT_EQ(outcome.err, "");
+}
+
+// Plans -------------------------------------------------------------------------------------
+
+/// The rows of the table of planned memory: "owner space bytes" each.
+Words memory_rows(const std::string& text) {
+  Words rows;
+  std::istringstream stream(text);
+  std::string line;
+  while (std::getline(stream, line) && line.rfind("Planned memory", 0) != 0) {
+  }
+  while (std::getline(stream, line) && line.rfind("  ", 0) == 0) rows.push_back(line);
+  return rows;
+}
+
+TEST_F(Verbs, APlanIsWhatARunAllocates) {
+  std::mt19937 random(7);
+  const auto pick = [&](const Words& words) { return words[random() % words.size()]; };
+  write_rows(work_ / "eval.jsonl", 5, 3);
+  for (int round = 0; round < 8; ++round) {
+    Flags flags = with(work_.flags(),
+                       {{"zero_stage", pick({"0", "1", "2", "3"})},
+                        {"bf16", pick({"true", "false"})},
+                        {"optim", pick({"adamw", "sgd"})},
+                        {"recompute", pick({"none", "activation", "block", "attention:1,none"})},
+                        {"per_device_train_batch_size", pick({"1", "3", "5"})},
+                        {"gradient_accumulation_steps", pick({"1", "2", "5"})},
+                        {"overlap_comm", pick({"true", "false"})},
+                        {"max_steps", "2"}});
+    if (pick({"yes", "no"}) == "yes") {
+      flags = with(flags, {{"eval_path", work_ / "eval.jsonl"}, {"eval_strategy", "steps"}});
+    }
+    const int ranks = 1 + round % 3;
+    const Outcome run = work_.run(launched(ranks, command("train", flags)));
+    const Outcome plan =
+        work_.run(command("plan", with(flags, {{"world_size", std::to_string(ranks)}})));
+    ASSERT_EQ(run.code, 0) << run.text();
+    ASSERT_EQ(plan.code, 0) << plan.text();
+    EXPECT_GT(memory_rows(run.out).size(), 8U) << run.out;
+    EXPECT_EQ(memory_rows(plan.out), memory_rows(run.out)) << fmt::format("{}", run.out);
+  }
+}
+
+TEST_F(Verbs, PlanPrintsTheProgramUnderBothSpellings) {
+  Words words = command("plan", with(work_.flags(), {{"world_size", "4"}, {"zero_stage", "3"}}));
+  const Outcome summary = work_.run(words);
+  EXPECT_EQ(summary.code, 0) << summary.text();
+  EXPECT_FALSE(has(summary.out, "all_gather"));
+  EXPECT_FALSE(std::filesystem::exists(work_ / "out"));
+  words.push_back("--print_program");
+  const Outcome program = work_.run(words);
+  EXPECT_EQ(program.code, 0) << program.text();
+  EXPECT_TRUE(program.out.starts_with(summary.out));
+  EXPECT_TRUE(has(program.out, "all_gather")) << program.out;
+  EXPECT_TRUE(has(program.out, "reduce_scatter")) << program.out;
+  words.back() = "--print-program";
+  EXPECT_EQ(work_.run(words).out, program.out);
+  words.push_back("--expand");
+  EXPECT_GT(count(work_.run(words).out, "\n"), 2 * count(program.out, "\n"));
+}
+
+TEST_F(Verbs, PlanNeedsNoDataAndNoRanks) {
+  const Outcome outcome =
+      work_.run({"plan", "--model_name_or_path", work_ / "model", "--world_size", "1024",
+                 "--zero_stage", "3", "--rank", "1023"});
+  EXPECT_EQ(outcome.code, 0) << outcome.text();
+  EXPECT_TRUE(has(outcome.out, "Planned memory of each of 1024 ranks")) << outcome.out;
+}
+
+// Checkpoints -------------------------------------------------------------------------------
+
+TEST_F(Verbs, CheckpointsAreListedVerifiedAndExported) {
+  const Flags flags = with(work_.flags(), {{"save_strategy", "steps"}, {"save_steps", "2"}});
+  ASSERT_EQ(work_.run(launched(2, command("train", flags))).code, 0);
+  const Outcome list = work_.run({"checkpoint", "list", work_ / "out"});
+  EXPECT_EQ(list.code, 0);
+  EXPECT_LT(list.out.find("checkpoint-4"), list.out.find("checkpoint-2")) << list.out;
+  EXPECT_EQ(work_.run({"checkpoint", "verify", work_ / "out"}).code, 0);
+  const Outcome exported = work_.run(
+      {"checkpoint", "export", work_ / "out/checkpoint-4", work_ / "model", work_ / "exported"});
+  EXPECT_EQ(exported.code, 0) << exported.text();
+  // A model folder again: the next run starts from it.
+  const Outcome next =
+      work_.run(command("train", with(work_.flags(), {{"model_name_or_path", work_ / "exported"},
+                                                      {"init_from_config", "false"},
+                                                      {"output_dir", work_ / "next"}})));
+  EXPECT_EQ(next.code, 0) << next.text();
+}
+
+}  // namespace
+}  // namespace trireme::test
