@@ -172,7 +172,7 @@ while read -r size num micro accumulation zero recompute checkpointing; do
       own = mine > 0 ? tokens / mine : 0
       peer = theirs > 0 ? tokens / theirs : 0
       printf "%-5s %4d %5d %5d %4d %-10s %10.0f %8.1f %10.0f %8.1f %6s\n", size, g, m, a, z, r, own,
-        own * tera, peer, peer * tera, own > 0 && peer > 0 ? sprintf("%.2f", own / peer) : "-" }' |
+        own * tera, peer, peer * tera, (own > 0 && peer > 0) ? sprintf("%.2f", own / peer) : "-" }' |
     tee -a "$out/table.txt"
   # A run that gave no figure says why.
   [[ -n $mine ]] || tail -n 5 "$out/$name.log" | sed 's/^/    ours: /' | tee -a "$out/table.txt"

@@ -8,6 +8,7 @@
 #include "config/print.h"
 #include "cpu/communicator_calls.h"
 #include "cpu/op_table.h"
+#include "host/cpu_topology.h"
 #include "metrics/text.h"
 #include "plan/plan.h"
 #include "plan/print.h"
@@ -97,7 +98,10 @@ int plan_verb(Arguments args) {
   }
   const model::ModelGraph model = train::resolve_model(parsed, flags.world_size, flags.host_ranks);
   const Load load = load_of(parsed.config, model, flags);
-  const cpu::OpSizing op_sizing(1);
+  // As a run on this machine: workspaces depend on the threads of a rank.
+  const int64_t neighbours = flags.host_ranks > 0 ? flags.host_ranks : flags.world_size;
+  const int64_t cores = host::read_cpu_topology().usable_cores();
+  const cpu::OpSizing op_sizing(static_cast<int>(std::max<int64_t>(1, cores / neighbours)));
   const cpu::CommSizing comm_sizing;
   plan::PlanRequest request;
   request.config = &parsed.config;

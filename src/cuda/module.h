@@ -27,6 +27,8 @@ class Backend final : public device::Backend {
   const ops::OpSizing& op_sizing() const override { return op_sizing_; }
   const comm::CommSizing& comm_sizing() const override { return comm_sizing_; }
   int64_t token_multiple() const override { return kTokenMultiple; }
+  /// Each chunk reads and writes the fp32 gradient of the head: few chunks, long products.
+  int64_t loss_chunk_bytes() const override { return int64_t{1} << 30; }
   std::vector<std::pair<std::string, std::string>> facts() const override;
   device::MemoryUse memory() const override;
 

@@ -127,35 +127,6 @@ TEST_F(Resume, WithoutACheckpointIsTheUsersError) {
 
 // A full disk -------------------------------------------------------------------------------
 
-/// Saving step 6 fails on rank 1, for which files may not grow: the others say so too, what was
-/// saved before is whole, and the run goes on from there when there is room again.
-TEST_F(Resume, AFileThatCannotGrowEndsTheRunAndNamesRankAndFile) {
-  ASSERT_EQ(train(2, flags(2, 3, 6)).code, 0);
-  const std::vector<Json> unbroken = read_metrics(out("metrics.jsonl"));
-  const std::string weights = read_bytes(out("model.safetensors"));
-  fs::remove_all(work_ / "out");
-
-  ASSERT_EQ(train(2, flags(2, 3, 3)).code, 0);
-  Words words = command("train", with(flags(2, 3, 6), {{"resume_from_checkpoint", "true"}}));
-  const int port = free_port();
-  auto rank_0 = work_.start(words, rank_environment(0, 2, port));
-  words.insert(words.begin(), {"-c", R"(ulimit -f 8; exec "$@")", "bash", work_.program()});
-  Running rank_1("/bin/bash", words, rank_environment(1, 2, port));
-  EXPECT_EQ(rank_1.finish(), 1);
-  EXPECT_EQ(rank_0->finish(), 1);
-  for (const std::string& error : {rank_0->err(), rank_1.err()}) {
-    EXPECT_TRUE(has(error, "checkpoint-6 was not saved: rank 1: write(")) << error;
-    EXPECT_TRUE(has(error, "rank-00001-of-00002.safetensors'): File too large")) << error;
-    EXPECT_EQ(count(error, "\n"), 1) << error;
-  }
-  EXPECT_EQ(checkpoints(), std::vector<std::string>{"checkpoint-3"});
-  EXPECT_EQ(work_.run({"checkpoint", "verify", work_ / "out"}).code, 0);
-
-  ASSERT_EQ(train(2, with(flags(2, 3, 6), {{"resume_from_checkpoint", "true"}})).code, 0);
-  EXPECT_EQ(read_metrics(out("metrics.jsonl")), unbroken);
-  EXPECT_TRUE(read_bytes(out("model.safetensors")) == weights);
-}
-
 /// A real small disk, on machines where a user may mount one in a namespace of his own.
 TEST_F(Resume, AFullDiskEndsTheRunAndLeavesWhatWasSaved) {
   if (work_.run_shell("unshare --user --map-root-user --mount true", {}).code != 0) {
