@@ -267,6 +267,8 @@ class Run {
     running_.step = -1;
     const double skips = value(control_, Control::consecutive_skips);
     if (skips >= static_cast<double>(config_.max_consecutive_skips)) {
+      // Every rank stops here; the step in flight needs all of them until it is done.
+      backend_.device().drain();
       throw Diverged(
           fmt::format("step {}: the gradient was not finite {} times in a row; lower "
                       "learning_rate, check the data, or raise max_consecutive_skips "
