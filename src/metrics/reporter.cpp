@@ -1,6 +1,7 @@
 #include "metrics/reporter.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -15,6 +16,7 @@
 namespace trireme::metrics {
 
 namespace {
+constexpr int kNoTerminal = -1;  // plain lines only
 
 /// Whether the locale of the environment is UTF-8; LC_ALL wins over LC_CTYPE over LANG.
 bool terminal_speaks_utf8() {
@@ -39,7 +41,9 @@ Reporter::Reporter(const config::RunConfig& config, const ReporterOptions& optio
   const std::filesystem::path folder = config.output_dir;
   make_folders(folder);
   auto console = std::make_unique<Console>(
-      ConsoleOptions{.logging_steps = options.logging_steps, .unicode = terminal_speaks_utf8()});
+      ConsoleOptions{.bar_fd = config.disable_tqdm ? kNoTerminal : STDERR_FILENO,
+                     .logging_steps = options.logging_steps,
+                     .unicode = terminal_speaks_utf8()});
   auto file = std::make_unique<MetricsFile>(folder / "metrics.jsonl", options.resumed_step);
   totals_ = file->history();
   if (totals_.last_step < options.resumed_step) {
