@@ -104,8 +104,6 @@ class GroupMaker {
     if (!key.trainable) group.name += ".frozen";
     group.unit = u;
     group.key = key;
-    group.users = {u};
-    if (key.tied >= 0) group.users = users_[static_cast<size_t>(key.tied)];
     result_.groups.push_back(std::move(group));
   }
 

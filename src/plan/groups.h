@@ -50,7 +50,6 @@ struct ParameterGroup {
   int unit = 0;      // first unit that uses it
   ClassKey key;
   std::vector<Placed> placed;  // in storage order
-  std::vector<int> users;      // units that read it, in order
   int64_t size = 0;            // padded elements
   int64_t slice = 0;           // size / shard ranks
 };

@@ -31,13 +31,6 @@ bool Phase::writes(Bound bound) const {
   return false;
 }
 
-bool Phase::uses_slot(Bound bound, int slot) const {
-  return std::any_of(instructions.begin(), instructions.end(), [&](const Instruction& i) {
-    return std::any_of(i.args.begin(), i.args.end(),
-                       [&](const Operand& o) { return o.bound == bound && o.index == slot; });
-  });
-}
-
 std::vector<int> Phase::slots(Bound bound) const {
   std::vector<int> found;
   for (const Instruction& i : instructions) {

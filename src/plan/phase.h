@@ -74,7 +74,6 @@ struct Phase {
 
   bool uses(Bound bound) const;
   bool writes(Bound bound) const;
-  bool uses_slot(Bound bound, int slot) const;
   /// Slots bound to weights or gradients, ascending.
   std::vector<int> slots(Bound bound) const;
   /// Slots whose gradient is written, in the order of their first writers.

@@ -2,9 +2,8 @@
 // threads, poisoned memory, and where a micro-batch's gradient is reduced from.
 #include <gtest/gtest.h>
 
-#include <cstring>
-
 #include "support/backends.h"
+#include "support/expect_bits.h"
 #include "support/rig.h"
 #include "train/state_sources.h"
 
@@ -35,25 +34,6 @@ RigOptions base_options(int ranks, int stage, bool bf16) {
     return std::make_unique<train::RandomSource>(model.config, 1);
   };
   return options;
-}
-
-void expect_equal_bits(const Tensors& a, const Tensors& b) {
-  ASSERT_EQ(a.size(), b.size());
-  for (const auto& [name, tensor] : a) {
-    const auto& other = b.at(name);
-    ASSERT_EQ(tensor.size(), other.size());
-    EXPECT_EQ(std::memcmp(tensor.data(), other.data(), tensor.size() * sizeof(float)), 0) << name;
-  }
-}
-
-void expect_identical(const RigResult& a, const RigResult& b) {
-  ASSERT_EQ(a.steps.size(), b.steps.size());
-  for (size_t s = 0; s < a.steps.size(); ++s) {
-    EXPECT_EQ(std::memcmp(&a.steps[s], &b.steps[s], sizeof(a.steps[s])), 0) << "step " << s;
-  }
-  expect_equal_bits(a.masters, b.masters);
-  expect_equal_bits(a.exp_avg, b.exp_avg);
-  expect_equal_bits(a.exp_avg_sq, b.exp_avg_sq);
 }
 
 struct Base {
