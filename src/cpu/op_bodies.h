@@ -53,6 +53,7 @@ void add(const ops::OpCall& call, OpContext& context);
 
 // op_xent.cpp
 void xent_stats(const ops::OpCall& call, OpContext& context);
+void xent_combine(const ops::OpCall& call, OpContext& context);
 void xent_loss(const ops::OpCall& call, OpContext& context);
 void xent_grad(const ops::OpCall& call, OpContext& context);
 

@@ -1,4 +1,6 @@
 // Rows of a table, and the ordered sum of their gradients.
+#include <algorithm>
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/op_embedding.cpp"
 #include <hwy/foreach_target.h>
@@ -29,6 +31,20 @@ void sum_run(float* d_row, const Rows<T>& d_out, const int32_t* order, int64_t f
   });
 }
 
+/// Places [first, last) of the order whose ids are held: it is sorted, so they lie together.
+struct HeldPlaces {
+  int64_t first;
+  int64_t last;
+  HeldPlaces(const int32_t* ids, const int32_t* order, int64_t size, const ops::HeldVocab& held) {
+    const auto num_below = [&](int64_t bound) {
+      const auto is_below = [&](int32_t token) { return token >= 0 && ids[token] < bound; };
+      return std::partition_point(order, order + size, is_below) - order;
+    };
+    first = num_below(held.first);
+    last = num_below(held.first + held.count);
+  }
+};
+
 /// Threads divide columns: every run of equal ids, however long, is shared by all of them.
 void embedding_weight_grad_columns(const ops::OpCall& call, OpContext& context) {
   const auto& args = call.args;
@@ -36,19 +52,19 @@ void embedding_weight_grad_columns(const ops::OpCall& call, OpContext& context) 
   const auto* order = data_of<int32_t>(args[3]);
   const bool accumulate = call.law == ops::Law::add;
   const int64_t cols = args[0].cols;
-  int64_t num_tokens = 0;
-  while (num_tokens < args[3].cols && order[num_tokens] >= 0) ++num_tokens;
+  const ops::HeldVocab held = call.attributes.held_vocab(args[0].rows);
+  const HeldPlaces places(ids, order, args[3].cols, held);
   with_element(call.dtype, [&]<typename T>(T) {
     const Rows<float> d_table(args[0]);
     const Rows<T> d_out(args[1]);
     const auto columns = [&](int64_t begin, int64_t end) {
-      for (int64_t first = 0, last = 0; first < num_tokens; first = last) {
+      for (int64_t first = places.first, last = first; first < places.last; first = last) {
         const int32_t id = ids[order[first]];
-        while (last < num_tokens && ids[order[last]] == id) ++last;
-        sum_run(d_table[id], d_out, order, first, last, begin, end, accumulate);
+        while (last < places.last && ids[order[last]] == id) ++last;
+        sum_run(d_table[held.index_of(id)], d_out, order, first, last, begin, end, accumulate);
       }
     };
-    parallel_ranges(context.num_threads(), cols, 16, num_tokens * cols, columns);
+    parallel_ranges(context.num_threads(), cols, 16, (places.last - places.first) * cols, columns);
   });
 }
 
@@ -63,14 +79,16 @@ void embedding(const ops::OpCall& call, OpContext& context) {
   const auto& args = call.args;
   const auto* ids = data_of<int32_t>(args[2]);
   const auto row_bytes = static_cast<size_t>(args[0].cols * size_of(call.dtype));
+  const ops::HeldVocab held = call.attributes.held_vocab(args[1].rows);
   with_element(call.dtype, [&]<typename T>(T) {
     const Rows<T> out(args[0]), table(args[1]);
     const auto rows = [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
-        if (ids[r] < 0) {
+        const int64_t row = held.index_of(ids[r]);
+        if (row < 0) {
           std::memset(out[r], 0, row_bytes);
         } else {
-          std::memcpy(out[r], table[ids[r]], row_bytes);
+          std::memcpy(out[r], table[row], row_bytes);
         }
       }
     };

@@ -40,6 +40,7 @@ constexpr std::array<Row, ops::kNumOps> kTable = {{
     {OpKind::swiglu_input_grad, swiglu_input_grad},
     {OpKind::add, add},
     {OpKind::xent_stats, xent_stats},
+    {OpKind::xent_combine, xent_combine},
     {OpKind::xent_loss, xent_loss},
     {OpKind::xent_grad, xent_grad},
     {OpKind::sum_squares, sum_squares, sum_squares_workspace},

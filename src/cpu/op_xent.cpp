@@ -58,7 +58,7 @@ float strip_sum(const float* logits, int64_t count, float max) {
 }
 
 RowStats stats_of(const float* logits, int64_t cols) {
-  RowStats stats{-std::numeric_limits<float>::infinity(), 0.0f};
+  RowStats stats{std::numeric_limits<float>::lowest(), 0.0f};
   for (int64_t first = 0; first < cols; first += kStrip) {
     const int64_t count = std::min(kStrip, cols - first);
     const float max = std::max(stats.max, strip_max(logits + first, count));
@@ -72,7 +72,7 @@ void xent_stats_rows(const ops::OpCall& call, OpContext& context) {
   const auto& args = call.args;
   const Rows<float> stats(args[0]), logits(args[1]);
   const auto* targets = data_of<int32_t>(args[2]);
-  const int64_t cols = args[1].cols;
+  const ops::HeldVocab held = call.attributes.held_vocab(args[1].cols);
   const auto rows = [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       float* out = stats[r];
@@ -80,11 +80,11 @@ void xent_stats_rows(const ops::OpCall& call, OpContext& context) {
       out[1] = 1.0f;
       out[2] = 0.0f;
       if (targets[r] == -100) continue;
-      const RowStats row = stats_of(logits[r], cols);
+      const RowStats row = stats_of(logits[r], held.count);
       out[0] = row.max;
       out[1] = row.sum;
-      const int64_t column = targets[r] - call.attributes.first_column;
-      if (column >= 0 && column < cols) out[2] = logits[r][column];
+      const int64_t column = held.index_of(targets[r]);
+      if (column >= 0) out[2] = logits[r][column];
     }
   };
   parallel_ranges(context.num_threads(), args[1].rows, 1, args[1].size(), rows);
@@ -105,20 +105,20 @@ void xent_grad_rows(const ops::OpCall& call, OpContext& context) {
   const auto& args = call.args;
   const Rows<float> logits(args[1]), stats(args[2]);
   const auto* targets = data_of<int32_t>(args[3]);
-  const int64_t cols = args[1].cols;
+  const ops::HeldVocab held = call.attributes.held_vocab(args[1].cols);
   with_element(call.dtype, [&]<typename T>(T) {
     const Rows<T> d_logits(args[0]);
     const auto rows = [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
-        if (targets[r] == -100) {
-          std::memset(d_logits[r], 0, static_cast<size_t>(cols) * sizeof(T));
-          continue;
-        }
-        const int64_t column = targets[r] - call.attributes.first_column;
-        const bool mine = column >= 0 && column < cols;
-        const float target_logit = mine ? logits[r][column] : 0.0f;
-        grad_row(d_logits[r], logits[r], stats[r], cols);
-        if (!mine) continue;
+        const bool skipped = targets[r] == -100;
+        const int64_t first_zero = skipped ? 0 : held.count;
+        std::memset(d_logits[r] + first_zero, 0,
+                    static_cast<size_t>(args[1].cols - first_zero) * sizeof(T));
+        if (skipped) continue;
+        const int64_t column = held.index_of(targets[r]);
+        const float target_logit = column >= 0 ? logits[r][column] : 0.0f;
+        grad_row(d_logits[r], logits[r], stats[r], held.count);
+        if (column < 0) continue;
         const float p = std::exp(target_logit - stats[r][0]) / stats[r][1];
         store_some(hn::Set(F32(), p - 1.0f), d_logits[r] + column, 1);
       }
@@ -137,6 +137,27 @@ namespace trireme::cpu {
 HWY_EXPORT(xent_stats_rows);
 void xent_stats(const ops::OpCall& call, OpContext& context) {
   HWY_DYNAMIC_DISPATCH(xent_stats_rows)(call, context);
+}
+
+void xent_combine(const ops::OpCall& call, OpContext&) {
+  const auto& args = call.args;
+  const Rows<float> stats(args[0]), parts(args[1]);
+  const auto* targets = data_of<int32_t>(args[2]);
+  const int64_t tokens = args[0].rows;
+  for (int64_t r = 0; r < tokens; ++r) {
+    float max = std::numeric_limits<float>::lowest();
+    for (int64_t part = r; part < args[1].rows; part += tokens) max = std::max(max, parts[part][0]);
+    float sum = 0.0f;
+    float target = 0.0f;
+    for (int64_t part = r; part < args[1].rows; part += tokens) {
+      sum += parts[part][1] * std::exp(parts[part][0] - max);
+      target += parts[part][2];
+    }
+    const bool skipped = targets[r] == -100;
+    stats[r][0] = skipped ? 0.0f : max;
+    stats[r][1] = skipped ? 1.0f : sum;
+    stats[r][2] = skipped ? 0.0f : target;
+  }
 }
 
 void xent_loss(const ops::OpCall& call, OpContext&) {

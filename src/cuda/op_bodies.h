@@ -43,6 +43,7 @@ Body add;
 
 // op_xent.cu
 Body xent_stats;
+Body xent_combine;
 Body xent_loss;
 Body xent_grad;
 

@@ -21,17 +21,17 @@ static_assert(kTokens % kAhead == 0 && kTokens < kThreads);
 
 template <typename T, int kCount>
 __global__ void __launch_bounds__(kThreads)
-    copy_rows(Rows<T> out, Rows<const T> table, const int32_t* ids, int64_t num_rows,
-              int64_t packs) {
+    copy_rows(Rows<T> out, Rows<const T> table, const int32_t* ids, ops::HeldVocab held,
+              int64_t num_rows, int64_t packs) {
   constexpr int kPerThread = 4;
   for (int64_t row = blockIdx.y; row < num_rows; row += gridDim.y) {
-    const int32_t id = ids[row];
+    const int64_t from = held.index_of(ids[row]);
     const int64_t first = static_cast<int64_t>(blockIdx.x) * (kThreads * kPerThread) + threadIdx.x;
-    Pack<T, kCount> held[kPerThread];
+    Pack<T, kCount> read[kPerThread];
 #pragma unroll
     for (int i = 0; i < kPerThread; ++i) {
       const int64_t p = first + i * kThreads;
-      if (p < packs && id >= 0) held[i] = load_pack<kCount>(table[id] + p * kCount);
+      if (p < packs && from >= 0) read[i] = load_pack<kCount>(table[from] + p * kCount);
     }
 #pragma unroll
     for (int i = 0; i < kPerThread; ++i) {
@@ -39,23 +39,24 @@ __global__ void __launch_bounds__(kThreads)
       if (p >= packs) continue;
       float values[kCount];
 #pragma unroll
-      for (int k = 0; k < kCount; ++k) values[k] = id >= 0 ? held[i][k] : 0.0f;
+      for (int k = 0; k < kCount; ++k) values[k] = from >= 0 ? read[i][k] : 0.0f;
       store_pack(out[row] + p * kCount, values);
     }
   }
 }
 
-/// The sorted tokens as kernels see them.
+/// The sorted tokens as kernels see them. Those with a row in the table lie together.
 struct SortedTokens {
   const int32_t* ids;
   const int32_t* order;
   int64_t count;
+  ops::HeldVocab held;
 
-  /// Id of the sorted token at `place`, or -1 beyond the last.
-  __device__ int32_t id_at(int64_t place) const {
-    if (place >= count) return -1;
+  /// Row in the table of the sorted token at `place`; -1: none.
+  __device__ int64_t row_at(int64_t place) const {
+    if (place < 0 || place >= count) return -1;
     const int32_t token = order[place];
-    return token >= 0 ? ids[token] : -1;
+    return token >= 0 ? held.index_of(ids[token]) : -1;
   }
 };
 
@@ -64,23 +65,22 @@ template <typename T, int kCount>
 __global__ void __launch_bounds__(kThreads)
     sum_chunks(Rows<float> table, float* carried, Rows<const T> d_out, SortedTokens tokens,
                int64_t cols, bool accumulate) {
-  __shared__ int32_t token_of[kTokens];
-  __shared__ int32_t id_of[kTokens + 1];  // of the token before the chunk, then of the chunk's
+  __shared__ int32_t token_of[kTokens];    // -1: has no row
+  __shared__ int64_t row_of[kTokens + 1];  // of the token before the chunk, then of the chunk's
   const int64_t begin = static_cast<int64_t>(blockIdx.x) * kTokens;
   if (threadIdx.x < kTokens) {
     const int64_t place = begin + threadIdx.x;
-    token_of[threadIdx.x] = place < tokens.count ? tokens.order[place] : -1;
+    token_of[threadIdx.x] = tokens.row_at(place) >= 0 ? tokens.order[place] : -1;
   }
   if (threadIdx.x < kTokens + 1) {
-    const int64_t place = begin + static_cast<int64_t>(threadIdx.x) - 1;
-    id_of[threadIdx.x] = place >= 0 ? tokens.id_at(place) : -1;
+    row_of[threadIdx.x] = tokens.row_at(begin + static_cast<int64_t>(threadIdx.x) - 1);
   }
   __syncthreads();
   const int64_t column = (static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x) * kCount;
   if (column >= cols) return;
   float sums[kCount] = {};
-  bool begins_here = id_of[0] != id_of[1];
-  for (int group = 0; group < kTokens && token_of[group] >= 0; group += kAhead) {
+  bool begins_here = row_of[0] < 0 || row_of[0] != row_of[1];
+  for (int group = 0; group < kTokens; group += kAhead) {
     Pack<T, kCount> rows[kAhead];
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
@@ -93,10 +93,10 @@ __global__ void __launch_bounds__(kThreads)
       if (token_of[at] < 0) continue;
 #pragma unroll
       for (int k = 0; k < kCount; ++k) sums[k] += rows[i][k];
-      const int32_t id = id_of[at + 1];
-      const bool run_ends = at + 1 == kTokens || id_of[at + 2] != id;
+      const int64_t row = row_of[at + 1];
+      const bool run_ends = at + 1 == kTokens || row_of[at + 2] != row;
       if (!run_ends) continue;
-      float* to = begins_here ? table[id] + column : carried + blockIdx.x * cols + column;
+      float* to = begins_here ? table[row] + column : carried + blockIdx.x * cols + column;
       if (begins_here && accumulate) {
         const auto before = load_pack<kCount>(to);
 #pragma unroll
@@ -110,14 +110,14 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// First chunk from `chunk` on that does not begin with `id`.
+/// First chunk from `chunk` on that does not begin with a token of `row`.
 __device__ int64_t end_of_run(const SortedTokens& tokens, int64_t chunk, int64_t num_chunks,
-                              int32_t id) {
+                              int64_t row) {
   int64_t low = chunk + 1;
   int64_t high = num_chunks;
   while (low < high) {
     const int64_t middle = (low + high) / 2;
-    if (tokens.id_at(middle * kTokens) == id) {
+    if (tokens.row_at(middle * kTokens) == row) {
       low = middle + 1;
     } else {
       high = middle;
@@ -134,14 +134,14 @@ __global__ void __launch_bounds__(kThreads)
                 int64_t cols) {
   const int64_t chunk = static_cast<int64_t>(blockIdx.x) + 1;
   const int64_t place = chunk * kTokens;
-  const int32_t id = tokens.id_at(place);
-  if (id < 0 || tokens.id_at(place - 1) != id) return;
-  const bool began_before = chunk >= 2 && tokens.id_at(place - kTokens - 1) == id;
+  const int64_t row = tokens.row_at(place);
+  if (row < 0 || tokens.row_at(place - 1) != row) return;
+  const bool began_before = tokens.row_at(place - kTokens - 1) == row;
   if (began_before) return;
-  const int64_t end = end_of_run(tokens, chunk, num_chunks, id);
+  const int64_t end = end_of_run(tokens, chunk, num_chunks, row);
   const int64_t column = (static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x) * kCount;
   if (column >= cols) return;
-  float* to = table[id] + column;
+  float* to = table[row] + column;
   const auto before = load_pack<kCount>(to);
   float sums[kCount];
 #pragma unroll
@@ -169,7 +169,7 @@ void embedding(const ops::OpCall& call, OpContext&, cudaStream_t stream) {
     launch("embedding", copy_rows<T, A::kCount>,
            {dim3(blocks(ceil_div(packs, kThreads * 4)), some_blocks(out.rows)), dim3(kThreads)},
            stream, rows_of<T>(out), rows_of<const T>(table), data_of<const int32_t>(call.args[2]),
-           out.rows, packs);
+           call.attributes.held_vocab(table.rows), out.rows, packs);
   });
 }
 
@@ -180,7 +180,8 @@ void embedding_weight_grad(const ops::OpCall& call, OpContext&, cudaStream_t str
   if (call.law == ops::Law::set) zero_rows(table, stream);
   if (d_out.rows == 0) return;
   const SortedTokens tokens{data_of<const int32_t>(call.args[2]),
-                            data_of<const int32_t>(call.args[3]), d_out.rows};
+                            data_of<const int32_t>(call.args[3]), d_out.rows,
+                            call.attributes.held_vocab(table.rows)};
   auto* carried = static_cast<float*>(call.workspace);
   const int64_t num_chunks = EmbeddingChunks::count(d_out.rows);
   const auto fits = [&](int64_t count) { return all_fit(count, d_out, table); };

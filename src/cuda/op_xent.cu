@@ -59,8 +59,8 @@ struct Online {
 /// A block a row.
 template <int kCount>
 __global__ void __launch_bounds__(kStatsThreads)
-    stats_of_rows(Rows<float> stats, Rows<const float> logits, const int32_t* targets, int64_t cols,
-                  int64_t first_column) {
+    stats_of_rows(Rows<float> stats, Rows<const float> logits, const int32_t* targets,
+                  ops::HeldVocab held) {
   const int64_t row = blockIdx.x;
   const int32_t target = targets[row];
   float* out = stats[row];
@@ -69,6 +69,7 @@ __global__ void __launch_bounds__(kStatsThreads)
     return;
   }
   const float* from = logits[row];
+  const int64_t cols = held.count;
   const int64_t packs = cols / kCount;
   Online online;
   int64_t p = threadIdx.x;
@@ -103,14 +104,14 @@ __global__ void __launch_bounds__(kStatsThreads)
   for (int w = 1; w < kWarps; ++w) online.merge(maxima[w], sums[w]);
   out[0] = online.max;
   out[1] = online.sum;
-  const int64_t column = target - first_column;
-  out[2] = column >= 0 && column < cols ? from[column] : 0.0f;
+  const int64_t column = held.index_of(target);
+  out[2] = column >= 0 ? from[column] : 0.0f;
 }
 
 template <typename T, int kCount>
 __global__ void __launch_bounds__(kGradThreads)
     gradient_of_rows(Rows<T> d_logits, Rows<const float> logits, Rows<const float> stats,
-                     const int32_t* targets, int64_t num_rows, int64_t cols, int64_t first_column) {
+                     const int32_t* targets, int64_t num_rows, int64_t cols, ops::HeldVocab held) {
   const int64_t packs = cols / kCount;
   const int64_t first =
       static_cast<int64_t>(blockIdx.x) * (kGradThreads * kGradPerThread) + threadIdx.x;
@@ -118,15 +119,16 @@ __global__ void __launch_bounds__(kGradThreads)
     const int32_t target = targets[row];
     const bool skipped = target == kSkipped;
     const float* from = logits[row];
-    Pack<float, kCount> held[kGradPerThread];
+    Pack<float, kCount> read[kGradPerThread];
 #pragma unroll
     for (int i = 0; i < kGradPerThread; ++i) {
       const int64_t p = first + i * kGradThreads;
-      if (p < packs && !skipped) held[i] = load_pack<kCount>(from + p * kCount);
+      if (p < packs && !skipped) read[i] = load_pack<kCount>(from + p * kCount);
     }
     const float max = stats[row][0];
     const float inverse = 1.0f / stats[row][1];
-    const int64_t column = skipped ? -1 : target - first_column;
+    const int64_t column = held.index_of(target);  // -1 of a skipped row
+    const int64_t first_zero = skipped ? 0 : held.count;
 #pragma unroll
     for (int i = 0; i < kGradPerThread; ++i) {
       const int64_t p = first + i * kGradThreads;
@@ -134,12 +136,35 @@ __global__ void __launch_bounds__(kGradThreads)
       float result[kCount];
 #pragma unroll
       for (int k = 0; k < kCount; ++k) {
-        const float share = skipped ? 0.0f : exp_of(held[i][k], max) * inverse;
-        result[k] = p * kCount + k == column ? share - 1.0f : share;
+        const int64_t at = p * kCount + k;
+        const float share = at < first_zero ? exp_of(read[i][k], max) * inverse : 0.0f;
+        result[k] = at == column ? share - 1.0f : share;
       }
       store_pack(d_logits[row] + p * kCount, result);
     }
   }
+}
+
+/// A thread a row.
+__global__ void __launch_bounds__(kGradThreads)
+    combine_rows(Rows<float> stats, Rows<const float> parts, const int32_t* targets, int64_t tokens,
+                 int64_t num_parts) {
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * kGradThreads + threadIdx.x;
+  if (row >= tokens) return;
+  float max = -FLT_MAX;
+  for (int64_t part = 0; part < num_parts; ++part) max = fmaxf(max, parts[part * tokens + row][0]);
+  float sum = 0;
+  float target = 0;
+  for (int64_t part = 0; part < num_parts; ++part) {
+    const float* of_part = parts[part * tokens + row];
+    sum += of_part[1] * exp_of(of_part[0], max);
+    target += of_part[2];
+  }
+  const bool skipped = targets[row] == kSkipped;
+  float* out = stats[row];
+  out[0] = skipped ? 0.0f : max;
+  out[1] = skipped ? 1.0f : sum;
+  out[2] = skipped ? 0.0f : target;
 }
 
 /// One block; each thread adds every kLossThreads-th row, then the threads' sums are added in
@@ -173,8 +198,18 @@ void xent_stats(const ops::OpCall& call, OpContext&, cudaStream_t stream) {
                       (logits.rows == 1 || logits.stride % 4 == 0);
   launch("xent_stats", packed ? stats_of_rows<4> : stats_of_rows<1>,
          {dim3(blocks(logits.rows)), dim3(kStatsThreads)}, stream, rows_of<float>(call.args[0]),
-         rows_of<const float>(logits), data_of<const int32_t>(call.args[2]), logits.cols,
-         call.attributes.first_column);
+         rows_of<const float>(logits), data_of<const int32_t>(call.args[2]),
+         call.attributes.held_vocab(logits.cols));
+}
+
+void xent_combine(const ops::OpCall& call, OpContext&, cudaStream_t stream) {
+  const TensorView& stats = call.args[0];
+  const TensorView& parts = call.args[1];
+  if (stats.rows == 0) return;
+  launch("xent_combine", combine_rows,
+         {dim3(blocks(ceil_div(stats.rows, int64_t{kGradThreads}))), dim3(kGradThreads)}, stream,
+         rows_of<float>(stats), rows_of<const float>(parts), data_of<const int32_t>(call.args[2]),
+         stats.rows, parts.rows / stats.rows);
 }
 
 void xent_grad(const ops::OpCall& call, OpContext&, cudaStream_t stream) {
@@ -190,7 +225,7 @@ void xent_grad(const ops::OpCall& call, OpContext&, cudaStream_t stream) {
            {dim3(blocks(strips), some_blocks(logits.rows)), dim3(kGradThreads)}, stream,
            rows_of<T>(d_logits), rows_of<const float>(logits), rows_of<const float>(call.args[2]),
            data_of<const int32_t>(call.args[3]), logits.rows, logits.cols,
-           call.attributes.first_column);
+           call.attributes.held_vocab(logits.cols));
   });
 }
 

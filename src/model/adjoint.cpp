@@ -175,17 +175,26 @@ class Derivation {
     contribute_same(node.args[1], fresh, node);
   }
 
-  /// The upstream gradient of the loss sum is 1: xent_grad starts backward.
-  void loss(const Node& node) {
-    const Ref stats = node.args[1];
-    for (const Node& producer : graph_.nodes) {
-      if (producer.op == OpKind::xent_stats && producer.args[0] == stats) {
-        contribute_set(producer.args[1], OpKind::xent_grad, node,
-                       {Ref{}, producer.args[1], stats, node.args[2]});
-        return;
+  const Node& producer(const Ref& ref) const {
+    for (const Node& node : graph_.nodes) {
+      for (const Ref& output : outputs(node)) {
+        if (output == ref) return node;
       }
     }
-    check(false, "{}: the loss has no statistics", graph_.name);
+    throw BugError(fmt::format("{}: nothing writes value {}", graph_.name, ref.id));
+  }
+
+  /// The upstream gradient of the loss sum is 1: xent_grad starts backward. Between this rank's
+  /// statistics and those of the loss may lie a gather over ranks and the combination.
+  void loss(const Node& node) {
+    const Ref stats = node.args[1];
+    const Node* origin = &producer(stats);
+    while (origin->kind != NodeKind::op || origin->op == OpKind::xent_combine) {
+      origin = &producer(origin->args[1]);
+    }
+    check(origin->op == OpKind::xent_stats, "{}: the loss has no statistics", graph_.name);
+    const Ref logits = origin->args[1];
+    contribute_set(logits, OpKind::xent_grad, *origin, {Ref{}, logits, stats, node.args[2]});
   }
 
   void apply_rule(const Node& node, const Ref& g) {

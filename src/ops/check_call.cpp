@@ -54,13 +54,21 @@ class Checker {
   std::span<const Operand> operands_;
 };
 
+void check_vocab(const Checker& c, int64_t extent) {
+  const Attributes& a = c.attributes();
+  c.require(a.first_vocab >= 0 && a.vocab_padding >= 0 && a.vocab_padding <= extent,
+            "the vocabulary held");
+}
+
 void check_embedding(const Checker& c) {
+  check_vocab(c, c.arg(1).rows);
   c.shape(0, c.compute(), c.arg(0).rows, c.arg(1).cols);
   c.shape(1, c.compute(), c.arg(1).rows, c.arg(1).cols);
   c.vector(2, DType::i32, c.arg(0).rows);
 }
 
 void check_embedding_weight_grad(const Checker& c) {
+  check_vocab(c, c.arg(0).rows);
   c.shape(0, DType::f32, c.arg(0).rows, c.arg(1).cols);
   c.shape(1, c.compute(), c.arg(1).rows, c.arg(1).cols);
   c.vector(2, DType::i32, c.arg(1).rows);
@@ -168,7 +176,17 @@ void check_xent(const Checker& c, OpKind kind) {
     c.vector(2, DType::i32, c.arg(1).rows);
     return;
   }
+  if (kind == OpKind::xent_combine) {
+    const int64_t tokens = c.arg(0).rows;
+    const int64_t parts = c.arg(1).rows;
+    c.require(tokens == 0 ? parts == 0 : parts > 0 && parts % tokens == 0, "whole parts");
+    c.shape(0, DType::f32, tokens, 3);
+    c.shape(1, DType::f32, parts, 3);
+    c.vector(2, DType::i32, tokens);
+    return;
+  }
   const int64_t rows = c.arg(1).rows;
+  check_vocab(c, c.arg(1).cols);
   c.shape(1, DType::f32, rows, c.arg(1).cols);
   if (kind == OpKind::xent_stats) {
     c.shape(0, DType::f32, rows, 3);
@@ -250,6 +268,7 @@ void check_call(const OpCall& call) {
     case OpKind::add:
       return check_add(c);
     case OpKind::xent_stats:
+    case OpKind::xent_combine:
     case OpKind::xent_loss:
     case OpKind::xent_grad:
       return check_xent(c, call.kind);

@@ -27,6 +27,7 @@ double flops_per_element(OpKind kind) {
     case OpKind::sgd:
       return 5;
     case OpKind::sum_squares:
+    case OpKind::xent_combine:
       return 2;
     case OpKind::linear_bias_grad:
     case OpKind::embedding_weight_grad:
@@ -44,6 +45,7 @@ int counted_operand(OpKind kind) {
     case OpKind::embedding_weight_grad:
     case OpKind::rms_norm_weight_grad:
     case OpKind::xent_stats:
+    case OpKind::xent_combine:
     case OpKind::sum_squares:
       return 1;
     case OpKind::swiglu:

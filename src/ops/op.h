@@ -5,9 +5,12 @@
 //   * Arguments come in the order of the operation's signature (signature.h): outputs first.
 //   * "T" is the compute dtype of the call (f32 or bf16). Statistics are f32, gradients of
 //     parameters f32, sums f64, token data i32.
+//   * A rank may hold a part of the vocabulary: entries from `first_vocab` on, of which the last
+//     `vocab_padding` are none. Ids and targets are global; an entry is held when it is real and
+//     this rank's.
 //   * `tokens` rows are padded; a padding row has id -1, target -100 and belongs to no sequence.
-//     Operations that create rows (embedding, attention, its gradient, xent_grad) write zeros there;
-//     all others only keep it finite.
+//     Operations that create rows (embedding, attention, its gradient, xent_grad) write zeros
+//     there; all others only keep it finite.
 //   * Write law: an output marked `law` is overwritten (set) or added to (add), as the call says.
 //     With zero rows `set` writes zeros, `add` does nothing, and no library is called.
 //   * Bodies are deterministic: no atomics, and one order of summation for one shape, whatever the
@@ -24,10 +27,12 @@
 namespace trireme::ops {
 
 enum class OpKind : uint8_t {
-  // out(tokens, hidden):T = table(vocab, hidden):T rows of ids(tokens):i32; id -1 gives a zero row.
+  // out(tokens, hidden):T = table(vocab, hidden):T rows of ids(tokens):i32; an id that is not held
+  // (-1 is none) gives a zero row.
   embedding,
   // d_table(vocab, hidden):f32 law += d_out(tokens, hidden):T. order(tokens):i32 lists the real
-  // tokens sorted by (id, position), then -1; rows of one id are summed in that order.
+  // tokens sorted by (id, position), then -1; rows of one held id are summed in that order, tokens
+  // of other ids are passed over.
   // Args d_table, d_out, ids, order.
   embedding_weight_grad,
 
@@ -75,16 +80,21 @@ enum class OpKind : uint8_t {
   // out:T law = a (+ b when present). One operand and `add` accumulates: out += a. out may be a.
   add,
 
-  // stats(tokens, 3):f32 = (max, sum of exp(logit - max), logit of the target or 0) over this
-  // rank's columns of logits(tokens, vocab):f32; target -100 skips the row (stats 0, 1, 0).
-  // first_column of the call is the global index of column 0 (tensor parallel).
-  // Args stats, logits, targets(tokens):i32.
+  // stats(tokens, 3):f32 = (max, sum of exp(logit - max), logit of the target or 0) over the held
+  // columns of logits(tokens, vocab):f32, (lowest finite, 0, 0) where none is held; target -100
+  // skips the row (stats 0, 1, 0). Args stats, logits, targets(tokens):i32.
   xent_stats,
+  // stats(tokens, 3):f32 over all columns, from those over the columns of each of n ranks,
+  // parts(n * tokens, 3):f32, rank after rank: the max of the maxima, each sum times
+  // exp(its max - max) added in rank order, and the sum of the target logits; target -100 skips
+  // the row (stats 0, 1, 0). Args stats, parts, targets.
+  xent_combine,
   // sums(1, 2):f64 law = (sum over tokens of log(sum) + max - target logit, number of targets
   // other than -100). Args sums, stats, targets.
   xent_loss,
-  // d_logits(tokens, vocab):T = exp(logit - max) / sum - [column is target]; zero rows for -100.
-  // d_logits may be logits when T is f32. Args d_logits, logits, stats, targets.
+  // d_logits(tokens, vocab):T = exp(logit - max) / sum - [column is target] with the stats of the
+  // whole vocabulary; zero rows for -100, zero columns where none is held. d_logits may be logits
+  // when T is f32. Args d_logits, logits, stats, targets.
   xent_grad,
 
   // sum(1, 1):f64 law = sum of squares of x(1, n):f32, each square and the sum in f64.
@@ -118,20 +128,36 @@ inline constexpr int kNumOps = static_cast<int>(OpKind::zero) + 1;
 
 enum class Law : uint8_t { set, add };
 
+/// The real vocabulary entries of a rank.
+struct HeldVocab {
+  int64_t first = 0;  // global index
+  int64_t count = 0;
+  /// Position of a global id among them; -1: not held.
+  constexpr int64_t index_of(int64_t id) const {
+    return id >= first && id < first + count ? id - first : -1;
+  }
+};
+
 /// Everything an operation may need beside its operands. Unused fields keep their defaults.
 struct Attributes {
-  int32_t heads = 0;            // query heads held by this rank
-  int32_t kv_heads = 0;         // key/value heads held by this rank
+  int32_t heads = 0;     // query heads held by this rank
+  int32_t kv_heads = 0;  // key/value heads held by this rank
   int32_t head_dim = 0;
-  int32_t window = 0;           // attention: keys within [i - window + 1, i]; 0 = all
-  int32_t longest = 0;          // attention: upper bound of the lengths in cu_seqlens
-  bool even = false;            // attention: every sequence has exactly `longest` tokens
+  int32_t window = 0;   // attention: keys within [i - window + 1, i]; 0 = all
+  int32_t longest = 0;  // attention: upper bound of the lengths in cu_seqlens
+  bool even = false;    // attention: every sequence has exactly `longest` tokens
   float attention_scale = 0;
-  int64_t first_column = 0;     // xent: global index of this rank's first vocabulary column
+  int64_t first_vocab = 0;      // embedding, xent: global index of this rank's first entry
+  int64_t vocab_padding = 0;    // embedding, xent: how many of its last entries are none
   double eps = 0;               // rms_norm, adamw
   double beta1 = 0, beta2 = 0;  // adamw, step_control
   double weight_decay = 0;
-  double max_grad_norm = 0;     // step_control; 0 = no clipping
+  double max_grad_norm = 0;  // step_control; 0 = no clipping
+
+  /// Of a table or logits with `extent` entries.
+  constexpr HeldVocab held_vocab(int64_t extent) const {
+    return {first_vocab, extent - vocab_padding};
+  }
 };
 
 inline constexpr int kMaxArgs = 8;
@@ -144,8 +170,8 @@ struct OpCall {
   int32_t num_args = 0;
   std::array<TensorView, kMaxArgs> args{};  // signature order
   Attributes attributes{};
-  void* workspace = nullptr;      // 64-byte aligned
-  int64_t workspace_bytes = 0;    // at least what OpSizing said
+  void* workspace = nullptr;    // 64-byte aligned
+  int64_t workspace_bytes = 0;  // at least what OpSizing said
 };
 
 /// Workspace rules of a backend; a pure function of shape and thread count, known at plan time.

@@ -63,6 +63,7 @@ constexpr std::array<Row, kNumOps> kRows = {{
         in("gate_up")),
     row(OpKind::add, "add", {1, -1}, law("out"), in("a"), optional(in("b"))),
     row(OpKind::xent_stats, "xent_stats", kNoAlias, out("stats"), in("logits"), in("targets")),
+    row(OpKind::xent_combine, "xent_combine", kNoAlias, out("stats"), in("parts"), in("targets")),
     row(OpKind::xent_loss, "xent_loss", kNoAlias, law("sums"), in("stats"), in("targets")),
     row(OpKind::xent_grad, "xent_grad", {1, -1}, out("d_logits"), in("logits"), in("stats"),
         in("targets")),

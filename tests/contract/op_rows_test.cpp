@@ -23,36 +23,59 @@ Ints order_of(const Ints& ids) {
   return order;
 }
 
+/// The table of one rank.
+struct TablePart {
+  int64_t rows;
+  int64_t first;
+  int64_t padding;
+  ops::HeldVocab held() const { return {first, rows - padding}; }
+  void set(ops::Attributes& attributes) const {
+    attributes.first_vocab = first;
+    attributes.vocab_padding = padding;
+  }
+};
+constexpr TablePart kTables[] = {{509, 0, 0}, {9, 0, 1}, {9, 9, 0}, {9, 500, 2}, {9, 600, 9}};
+
 TEST_P(Ops, Embedding) {
-  for (const int64_t rows : kRowCounts) {
-    const Tensor table = random(509, 48);
-    Ints ids = random_ints(rows, 509);
-    for (size_t i = 0; i < ids.size(); i += 5) ids[i] = -1;
-    CallUnderTest call(backend(), ops::OpKind::embedding, t());
-    call.output(rows, 48, t(), 3);
-    call.input(table, t());
-    call.input(ids);
-    call.run();
-    expect_close(call.read(0), embedding(table, ids), 0.0);
+  for (const TablePart& part : kTables) {
+    for (const int64_t rows : kRowCounts) {
+      const Tensor table = random(part.rows, 48);
+      Ints ids = random_ints(rows, 509);
+      for (size_t i = 1; i < ids.size(); i += 2) ids[i] %= 20;
+      for (size_t i = 0; i < ids.size(); i += 5) ids[i] = -1;
+      CallUnderTest call(backend(), ops::OpKind::embedding, t());
+      part.set(call.attributes());
+      call.output(rows, 48, t(), 3);
+      call.input(table, t());
+      call.input(ids);
+      call.run();
+      expect_close(call.read(0), embedding(table, ids, part.held()), 0.0);
+    }
   }
 }
 
+/// Runs of one id from a single token to many chunks, before, in and after the part.
 TEST_P(Ops, EmbeddingWeightGrad) {
-  for (const ops::Law law : kLaws) {
-    for (const int64_t rows : {0, 1, 7, 300}) {
-      const Tensor before = random_f32(509, 40);
-      const Tensor d_out = random(rows, 40);
-      Ints ids = random_ints(rows, 20);  // every id many times
-      if (rows > 2) ids[1] = -1;
-      if (rows > 2) ids.back() = 508;
-      CallUnderTest call(backend(), ops::OpKind::embedding_weight_grad, t(), law);
-      result(call, law, before, DType::f32);
-      call.input(d_out, t());
-      call.input(ids);
-      call.input(order_of(ids));
-      call.run();
-      expect_close(call.read(0), expected(law, before, embedding_weight_grad(509, d_out, ids)),
-                   limit(OpClass::reduction, DType::f32));
+  for (const TablePart& part : kTables) {
+    for (const ops::Law law : kLaws) {
+      for (const int64_t rows : {0, 1, 7, 300, 1500}) {
+        const Tensor before = random_f32(part.rows, 40);
+        const Tensor d_out = random(rows, 40);
+        Ints ids = random_ints(rows, 20);  // every id many times
+        if (rows > 2) ids[1] = -1;
+        if (rows > 2) ids.back() = 508;
+        if (rows > 2) ids[2] = 501;
+        CallUnderTest call(backend(), ops::OpKind::embedding_weight_grad, t(), law);
+        part.set(call.attributes());
+        result(call, law, before, DType::f32);
+        call.input(d_out, t());
+        call.input(ids);
+        call.input(order_of(ids));
+        call.run();
+        const Tensor term = embedding_weight_grad(part.rows, d_out, ids, part.held());
+        expect_close(call.read(0), expected(law, before, term),
+                     limit(OpClass::reduction, DType::f32));
+      }
     }
   }
 }

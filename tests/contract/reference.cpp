@@ -29,20 +29,25 @@ Tensor plus(const Tensor& a, const Tensor& b) {
   return sum;
 }
 
-Tensor embedding(const Tensor& table, const Ints& ids) {
+Tensor embedding(const Tensor& table, const Ints& ids, const ops::HeldVocab& held) {
   Tensor out(static_cast<int64_t>(ids.size()), table.cols);
   for (int64_t t = 0; t < out.rows; ++t) {
-    const int32_t id = ids[static_cast<size_t>(t)];
-    for (int64_t c = 0; c < out.cols && id >= 0; ++c) out.at(t, c) = table.at(id, c);
+    for (int64_t row = 0; row < held.count; ++row) {
+      if (ids[static_cast<size_t>(t)] != held.first + row) continue;
+      for (int64_t c = 0; c < out.cols; ++c) out.at(t, c) = table.at(row, c);
+    }
   }
   return out;
 }
 
-Tensor embedding_weight_grad(int64_t vocab, const Tensor& d_out, const Ints& ids) {
-  Tensor d_table(vocab, d_out.cols);
+Tensor embedding_weight_grad(int64_t extent, const Tensor& d_out, const Ints& ids,
+                             const ops::HeldVocab& held) {
+  Tensor d_table(extent, d_out.cols);
   for (int64_t t = 0; t < d_out.rows; ++t) {
-    const int32_t id = ids[static_cast<size_t>(t)];
-    for (int64_t c = 0; c < d_out.cols && id >= 0; ++c) d_table.at(id, c) += d_out.at(t, c);
+    for (int64_t row = 0; row < held.count; ++row) {
+      if (ids[static_cast<size_t>(t)] != held.first + row) continue;
+      for (int64_t c = 0; c < d_out.cols; ++c) d_table.at(row, c) += d_out.at(t, c);
+    }
   }
   return d_table;
 }
@@ -272,20 +277,38 @@ Tensor swiglu_input_grad(const Tensor& d_out, const Tensor& gate_up) {
   return d_gate_up;
 }
 
-Tensor xent_stats(const Tensor& logits, const Ints& targets, int64_t first_column) {
+Tensor xent_stats(const Tensor& logits, const Ints& targets, const ops::HeldVocab& held) {
   Tensor stats(logits.rows, 3);
   for (int64_t t = 0; t < logits.rows; ++t) {
     stats.at(t, 1) = 1.0;
     const int64_t target = targets[static_cast<size_t>(t)];
     if (target == -100) continue;
-    double max = -std::numeric_limits<double>::infinity();
-    for (int64_t c = 0; c < logits.cols; ++c) max = std::max(max, logits.at(t, c));
+    double max = std::numeric_limits<float>::lowest();
+    for (int64_t c = 0; c < held.count; ++c) max = std::max(max, logits.at(t, c));
     double sum = 0;
-    for (int64_t c = 0; c < logits.cols; ++c) sum += std::exp(logits.at(t, c) - max);
+    for (int64_t c = 0; c < held.count; ++c) sum += std::exp(logits.at(t, c) - max);
     stats.at(t, 0) = max;
     stats.at(t, 1) = sum;
-    const int64_t column = target - first_column;
-    if (column >= 0 && column < logits.cols) stats.at(t, 2) = logits.at(t, column);
+    const int64_t column = target - held.first;
+    if (column >= 0 && column < held.count) stats.at(t, 2) = logits.at(t, column);
+  }
+  return stats;
+}
+
+Tensor xent_combine(const Tensor& parts, const Ints& targets) {
+  const auto tokens = static_cast<int64_t>(targets.size());
+  Tensor stats(tokens, 3);
+  for (int64_t t = 0; t < tokens; ++t) {
+    stats.at(t, 1) = 1.0;
+    if (targets[static_cast<size_t>(t)] == -100) continue;
+    double max = parts.at(t, 0);
+    for (int64_t p = t; p < parts.rows; p += tokens) max = std::max(max, parts.at(p, 0));
+    stats.at(t, 0) = max;
+    stats.at(t, 1) = 0.0;
+    for (int64_t p = t; p < parts.rows; p += tokens) {
+      stats.at(t, 1) += parts.at(p, 1) * std::exp(parts.at(p, 0) - max);
+      stats.at(t, 2) += parts.at(p, 2);
+    }
   }
   return stats;
 }
@@ -301,14 +324,14 @@ Tensor xent_loss(const Tensor& stats, const Ints& targets) {
 }
 
 Tensor xent_grad(const Tensor& logits, const Tensor& stats, const Ints& targets,
-                 int64_t first_column) {
+                 const ops::HeldVocab& held) {
   Tensor d_logits(logits.rows, logits.cols);
   for (int64_t t = 0; t < logits.rows; ++t) {
     const int64_t target = targets[static_cast<size_t>(t)];
     if (target == -100) continue;
-    for (int64_t c = 0; c < logits.cols; ++c) {
+    for (int64_t c = 0; c < held.count; ++c) {
       d_logits.at(t, c) = std::exp(logits.at(t, c) - stats.at(t, 0)) / stats.at(t, 1) -
-                          (c + first_column == target ? 1.0 : 0.0);
+                          (c + held.first == target ? 1.0 : 0.0);
     }
   }
   return d_logits;

@@ -7,13 +7,19 @@
 #include <vector>
 
 #include "contract/tensor.h"
+#include "ops/op.h"
 
 namespace trireme::contract {
 
 using Ints = std::vector<int32_t>;
 
-Tensor embedding(const Tensor& table, const Ints& ids);
-Tensor embedding_weight_grad(int64_t vocab, const Tensor& d_out, const Ints& ids);
+/// All `extent` entries of a vocabulary.
+inline ops::HeldVocab whole_vocab(int64_t extent) { return {0, extent}; }
+
+Tensor embedding(const Tensor& table, const Ints& ids, const ops::HeldVocab& held);
+/// Of a table of `extent` rows.
+Tensor embedding_weight_grad(int64_t extent, const Tensor& d_out, const Ints& ids,
+                             const ops::HeldVocab& held);
 
 struct Normalised {
   Tensor y;
@@ -57,11 +63,12 @@ Tensor attention_input_grad(const Tensor& d_out, const Tensor& qkv, const Ints& 
 Tensor swiglu(const Tensor& gate_up);
 Tensor swiglu_input_grad(const Tensor& d_out, const Tensor& gate_up);
 
-Tensor xent_stats(const Tensor& logits, const Ints& targets, int64_t first_column);
+Tensor xent_stats(const Tensor& logits, const Ints& targets, const ops::HeldVocab& held);
+Tensor xent_combine(const Tensor& parts, const Ints& targets);
 /// (1, 2): loss sum and number of targets.
 Tensor xent_loss(const Tensor& stats, const Ints& targets);
 Tensor xent_grad(const Tensor& logits, const Tensor& stats, const Ints& targets,
-                 int64_t first_column);
+                 const ops::HeldVocab& held);
 
 struct AdamState {
   Tensor master, m, v;

@@ -33,9 +33,10 @@ class NodeRun {
     }
     switch (node_.op) {
       case OpKind::embedding:
-        return put(0, contract::embedding(in(1), ints(2)));
+        return put(0, contract::embedding(in(1), ints(2), held(in(1).rows)));
       case OpKind::embedding_weight_grad:
-        return put(0, contract::embedding_weight_grad(target(0).rows, in(1), ints(2)));
+        return put(0, contract::embedding_weight_grad(target(0).rows, in(1), ints(2),
+                                                      held(target(0).rows)));
       case OpKind::rms_norm: {
         const auto [y, rstd] = contract::rms_norm(in(2), in(3), node_.attributes.eps);
         put(0, y);
@@ -74,11 +75,13 @@ class NodeRun {
       case OpKind::add:
         return put(0, present(2) ? contract::plus(in(1), in(2)) : in(1));
       case OpKind::xent_stats:
-        return put(0, contract::xent_stats(in(1), ints(2), 0));
+        return put(0, contract::xent_stats(in(1), ints(2), held(in(1).cols)));
+      case OpKind::xent_combine:
+        return put(0, contract::xent_combine(in(1), ints(2)));
       case OpKind::xent_loss:
         return put(0, contract::xent_loss(in(1), ints(2)));
       case OpKind::xent_grad:
-        return put(0, contract::xent_grad(in(1), in(2), ints(3), 0));
+        return put(0, contract::xent_grad(in(1), in(2), ints(3), held(in(1).cols)));
       default:
         check(false, "the interpreter has no {}", ops::name_of(node_.op));
     }
@@ -144,6 +147,7 @@ class NodeRun {
     }
   }
 
+  ops::HeldVocab held(int64_t extent) const { return node_.attributes.held_vocab(extent); }
   contract::Heads heads() const {
     return {node_.attributes.heads, node_.attributes.kv_heads, node_.attributes.head_dim};
   }

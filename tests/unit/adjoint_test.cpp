@@ -5,6 +5,7 @@
 #include <cmath>
 #include <random>
 
+#include "model/graph_builder.h"
 #include "support/odd_models.h"
 #include "support/rig.h"
 #include "support/unit_interpreter.h"
@@ -223,6 +224,40 @@ TEST(Adjoint, RandomGraphs) {
     UnitUnderTest unit(dims_of(config), config, graph, seed);
     expect_same(unit.gradients(unit.everything()), unit.differences(), graph, 1e-4);
   }
+}
+
+/// A rank's part of the vocabulary: what its operations say of it reaches their gradients, through
+/// the gather of statistics over ranks and their combination.
+TEST(Adjoint, PartsOfAVocabulary) {
+  const model::ModelConfig config = small_config(false, false);
+  model::ModelGraph model = model::build_model(config);
+  UnitGraph& embedding = model.kinds[0];
+  embedding.nodes[0].attributes.first_vocab = 2;
+  embedding.nodes[0].attributes.vocab_padding = 3;
+  expect_adjoint_of(model.dims, config, embedding);
+
+  UnitGraph& head = model.kinds[2];
+  const size_t loss = head.nodes.size() - 1;
+  model::Node& stats = head.nodes[loss - 1];
+  ASSERT_EQ(stats.op, ops::OpKind::xent_stats);
+  stats.attributes.first_vocab = 2;
+  stats.attributes.vocab_padding = 3;
+  const auto copy = [&](const char* name) {
+    head.values.push_back(head.values[static_cast<size_t>(stats.args[0].id)]);
+    head.values.back().name = name;
+    return model::value_ref(static_cast<int>(head.values.size()) - 1);
+  };
+  model::Node gather;
+  gather.kind = model::NodeKind::enter;
+  gather.args = {copy("parts"), stats.args[0]};
+  model::Node combine = head.nodes[loss];
+  combine.op = ops::OpKind::xent_combine;
+  combine.law = model::LawRule::set;
+  combine.args = {copy("combined"), gather.args[0], stats.args[2]};
+  head.nodes[loss].args[1] = combine.args[0];
+  head.nodes.insert(head.nodes.begin() + static_cast<int64_t>(loss), {gather, combine});
+  model.validate();
+  expect_adjoint_of(model.dims, config, head);
 }
 
 /// The head keeps its gradient of the hidden states in the chunk loop, and blocks that end in a sum
