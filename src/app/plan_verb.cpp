@@ -48,10 +48,10 @@ struct Load {
 };
 
 Load load_of(const config::RunConfig& config, const model::ModelGraph& model,
-             const PlanFlags& flags) {
+             const mesh::Layout& layout, int64_t data_rank) {
   constexpr int64_t kTokenMultiple = 16;
   if (!config.data_path.empty()) {
-    train::RunData data(config, model.config, flags.world_size, flags.rank, kTokenMultiple);
+    train::RunData data(config, model.config, layout.dp, data_rank, kTokenMultiple);
     return {data.capacity(), data.accumulations(), data.total_steps(), data.evaluates()};
   }
   const int64_t sequences = std::max(
@@ -97,7 +97,9 @@ int plan_verb(Arguments args) {
                       fmt::format("ranks go from 0 to world_size - 1 = {}", flags.world_size - 1));
   }
   const model::ModelGraph model = train::resolve_model(parsed, flags.world_size, flags.host_ranks);
-  const Load load = load_of(parsed.config, model, flags);
+  const mesh::Layout layout = config::layout_of(parsed.config, flags.world_size);
+  const int64_t data_rank = mesh::coordinates_of(layout, flags.rank).dp;
+  const Load load = load_of(parsed.config, model, layout, data_rank);
   // As a run on this machine: workspaces depend on the threads of a rank.
   const int64_t neighbours = flags.host_ranks > 0 ? flags.host_ranks : flags.world_size;
   const int64_t cores = host::read_cpu_topology().usable_cores();
@@ -106,8 +108,8 @@ int plan_verb(Arguments args) {
   plan::PlanRequest request;
   request.config = &parsed.config;
   request.model = &model;
-  request.data_ranks = flags.world_size;
-  request.data_rank = flags.rank;
+  request.data_ranks = layout.dp;
+  request.data_rank = data_rank;
   request.capacity = load.capacity;
   request.rope_positions = std::max<int64_t>(1, load.capacity.longest);
   request.schedule_entries = load.steps + 1;

@@ -23,8 +23,9 @@ int train_verb(Arguments args) {
   const model::ModelGraph model = train::resolve_model(parsed, ranks.world_size);
   Machine machine = open_machine(parsed.config);
   // Data are read and checked before any rank waits for another.
-  train::RunData data(parsed.config, model.config, ranks.world_size, ranks.rank,
-                      machine.token_multiple);
+  const mesh::Layout layout = config::layout_of(parsed.config, ranks.world_size);
+  train::RunData data(parsed.config, model.config, layout.dp,
+                      mesh::coordinates_of(layout, ranks.rank).dp, machine.token_multiple);
   Job job = join_job(machine, ranks, parsed.config);
   train::run_training(parsed, model, data, *job.backend, *job.ranks);
   return 0;

@@ -24,6 +24,9 @@ class DeepspeedReader final : public SchemaReader {
     } else if (path == "zero_optimization.mics_shard_size") {
       const Json size = coerce_json({.kind = Kind::integer}, value);
       if (size != -1) set("shard_group_size", size, path);
+    } else if (path == "tensor_parallel.autotp_size") {
+      const Json size = coerce_json({.kind = Kind::integer}, value);
+      if (size != 0) set("tensor_parallel_size", size, path);
     } else if (path.starts_with(kSchedulerParams)) {
       const std::string name = path.substr(kSchedulerParams.size());
       parse_scheduler_kwargs({{name, value}});

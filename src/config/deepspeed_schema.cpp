@@ -19,7 +19,6 @@ constexpr std::string_view kObserved =
 constexpr std::string_view kNotOffloaded = "device is none";
 constexpr std::string_view kWholeUnits = "units are gathered and reduced whole, from flat buffers";
 constexpr std::string_view kCheckpoints = "checkpoints are written by all ranks and published last";
-constexpr std::string_view kOneStage = "there is one pipeline stage";
 constexpr std::string_view kRecompute = "--recompute or --gradient_checkpointing says what is kept";
 
 void add_batch_and_optimizer(Schema& schema) {
@@ -185,21 +184,23 @@ void add_zero_plus(Schema& schema) {
 }
 
 void add_parallelism(Schema& schema) {
-  schema.refuse("pipeline.stages", kInt, {1}, kLater);
-  schema.ignore("pipeline.partition", kText, kOneStage);
-  schema.ignore("pipeline.seed_layers", kBool, kOneStage);
-  schema.ignore("pipeline.activation_checkpoint_interval", kInt, kOneStage);
-  schema.ignore("pipeline.pipe_partitioned", kBool, kOneStage);
-  schema.ignore("pipeline.grad_partitioned", kBool, kOneStage);
-  schema.ignore("pipeline.use_reentrant", kBool, kOneStage);
-  constexpr std::string_view kNotSplit = "tensors are not split";
-  schema.refuse("tensor_parallel.autotp_size", kInt, {0, 1}, kLater);
-  schema.refuse("tensor_parallel.tp.tp_size", kInt, {1}, kLater);
-  schema.ignore("tensor_parallel.tp.tp_grain_size", kInt, kNotSplit);
-  schema.ignore("tensor_parallel.tp_overlap_comm", kBool, kNotSplit);
-  schema.ignore("tensor_parallel.preset_model", kText, kNotSplit);
-  schema.ignore("tensor_parallel.partition_config", kJson, kNotSplit);
-  schema.ignore("tensor_parallel.dtype", kText, kNotSplit);
+  schema.honour("pipeline.stages", "pipeline_parallel_size");
+  schema.ignore("pipeline.partition", kText,
+                "stages are balanced by cost, or cut as --pipeline_layers says");
+  schema.ignore("pipeline.seed_layers", kBool, "random weights are the same for every layout");
+  schema.ignore("pipeline.activation_checkpoint_interval", kInt, kRecompute);
+  schema.ignore("pipeline.use_reentrant", kBool, kRecompute);
+  for (const std::string_view path : {"pipeline.pipe_partitioned", "pipeline.grad_partitioned"}) {
+    schema.ignore(path, kBool, "what stages send is always split over the tensor ranks");
+  }
+  constexpr std::string_view kKnownCut = "every model here says how its tensors are split";
+  schema.honour_in_code("tensor_parallel.autotp_size", kInt, "`--tensor_parallel_size`, above 0");
+  schema.honour("tensor_parallel.tp.tp_size", "tensor_parallel_size");
+  schema.ignore("tensor_parallel.tp.tp_grain_size", kInt, kKnownCut);
+  schema.ignore("tensor_parallel.tp_overlap_comm", kBool, "--overlap_comm says it for all");
+  schema.ignore("tensor_parallel.preset_model", kText, kKnownCut);
+  schema.ignore("tensor_parallel.partition_config", kJson, kKnownCut);
+  schema.ignore("tensor_parallel.dtype", kText, "--bf16 says it for all");
   schema.refuse("expert_parallel.enabled", kBool, {false}, kLater);
   schema.refuse("expert_parallel.autoep_size", kInt, {1}, kLater);
   schema.refuse("expert_parallel.expert_tensor_parallel_size", kInt, {1}, kLater);

@@ -239,7 +239,8 @@ Schema parallelism_schema() {
   Schema schema;
   schema.honour_in_code("dp_shard_size", kInt, "`--shard_group_size`, above 1");
   schema.ignore("dp_replicate_size", kInt, "there are data ranks / dp_shard_size copies", {1});
-  for (const std::string_view path : {"tp_size", "cp_size", "sp_size"}) {
+  schema.honour("tp_size", "tensor_parallel_size");
+  for (const std::string_view path : {"cp_size", "sp_size"}) {
     schema.refuse(path, kInt, {1}, "not supported yet");
   }
   for (const std::string_view path :

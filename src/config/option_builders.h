@@ -1,6 +1,8 @@
 // How rows of the option table are written down. For the files that hold rows.
 #pragma once
 
+#include <fmt/ranges.h>
+
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -46,6 +48,8 @@ void store(T& target, const Json& value) {
     target = parse_scheduler_kwargs(given_object(value));
   } else if constexpr (std::is_same_v<T, std::vector<RecomputeSpan>>) {
     target = parse_recompute(value.get_ref<const std::string&>());
+  } else if constexpr (std::is_same_v<T, std::vector<int64_t>>) {
+    target = parse_block_counts(value.get_ref<const std::string&>());
   } else {
     target = value.get<T>();
   }
@@ -61,6 +65,8 @@ Json load(const T& source) {
     return scheduler_kwargs_json(source);
   } else if constexpr (std::is_same_v<T, std::vector<RecomputeSpan>>) {
     return recompute_words(source);
+  } else if constexpr (std::is_same_v<T, std::vector<int64_t>>) {
+    return fmt::format("{}", fmt::join(source, ","));
   } else {
     return source;
   }

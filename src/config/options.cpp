@@ -48,6 +48,7 @@ using Rows = std::vector<Option>;
 
 // Products of three of these stay far inside 64 bits.
 constexpr double kMaxBatch = 1 << 20;
+constexpr double kMaxRanks = 1 << 20;
 constexpr std::string_view kLater = "not supported yet";
 
 void append_model_and_data(Rows& rows) {
@@ -202,6 +203,34 @@ Option persistence_row() {
   return option;
 }
 
+void append_parallelism(Rows& rows) {
+  const auto group = OptionGroup::layout;
+  rows.push_back(field("tensor_parallel_size", group, &RunConfig::tensor_parallel_size,
+                       "ranks that split every tensor: heads, feed-forward and vocabulary, and "
+                       "between them the sequence")
+                     .between(1, kMaxRanks));
+  rows.push_back(field("pipeline_parallel_size", group, &RunConfig::pipeline_parallel_size,
+                       "stages that the layers are cut into")
+                     .between(1, kMaxRanks));
+  rows.push_back(field("virtual_pipeline_size", group, &RunConfig::virtual_pipeline_size,
+                       "parts of the model on each stage, which micro-batches pass in turn: a "
+                       "shorter bubble for more traffic; goes with interleaved")
+                     .between(1, kMaxRanks));
+  rows.push_back(field("pipeline_schedule", group, &RunConfig::pipeline_schedule,
+                       "in which order a stage works on its micro-batches; zero_bubble computes "
+                       "weight gradients where it would wait"));
+  rows.push_back(field("pipeline_layers", group, &RunConfig::pipeline_layers,
+                       "blocks of each virtual stage from the front, as 4,5,5,4; none: balanced by "
+                       "cost, with embedding and head"));
+  rows.push_back(field("rank_order", group, &RunConfig::rank_order,
+                       "how ranks are counted, the fastest axis first; tp-pp-dp makes "
+                       "neighbouring ranks a copy of the model")
+                     .words({{"tp-dp-pp", "tp-cp-dp-pp", ""},
+                             {"tp-cp-ep-dp-pp", "tp-cp-dp-pp", ""},
+                             {"tp-cp-pp-dp", "tp-pp-dp", ""},
+                             {"tp-cp-ep-pp-dp", "tp-pp-dp", ""}}));
+}
+
 /// Sharding in the words of other programs.
 void append_fsdp(Rows& rows) {
   const auto group = OptionGroup::layout;
@@ -291,6 +320,7 @@ void append_layout(Rows& rows) {
                      [](const Json& value) { return value == true ? Json("cpu") : Json(); },
                      "compute on the CPU")
                      .also({"no_cuda"}));
+  append_parallelism(rows);
   append_zero(rows);
   append_fsdp(rows);
   rows.push_back(

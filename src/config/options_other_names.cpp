@@ -130,12 +130,10 @@ void append_training(Rows& rows) {
 
 void append_layout(Rows& rows) {
   const auto group = OptionGroup::layout;
-  rows.push_back(refused("tensor_parallel_size", group, kInt, {1}, kLater));
-  rows.push_back(refused("pipeline_parallel_size", group, kInt, {1}, kLater));
-  rows.push_back(refused("virtual_pipeline_size", group, kInt, {1}, kLater));
-  rows.push_back(meaningless("pipeline_schedule", group, kText, "there is one pipeline stage"));
+  rows.push_back(refused("sequence_parallel", group, kBool, {true},
+                         "always on where tensors are split; without it every rank would compute "
+                         "and keep the same norms and residuals, for no less traffic"));
   rows.push_back(refused("context_parallel_size", group, kInt, {1}, kLater));
-  rows.push_back(meaningless("rank_order", group, kText, "all ranks are data ranks"));
   rows.push_back(refused("layout", group, kText, {""}, kLater));
   rows.push_back(meaningless("fsdp_min_num_params", group, kInt, kUnits));
   rows.push_back(meaningless("fsdp_transformer_layer_cls_to_wrap", group, kText, kUnits));

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/math.h"
 #include "config/parse.h"
 #include "config/problems.h"
 
@@ -90,6 +91,29 @@ class BatchTriple {
   int64_t ranks_;
 };
 
+/// 0, and a contradiction, where the world is no multiple of a copy of the model.
+int64_t count_data_ranks(ParseResult& result, int64_t world_size) {
+  const int64_t tensor = result.config.tensor_parallel_size;
+  const int64_t stages = result.config.pipeline_parallel_size;
+  const int64_t copy = checked_mul(tensor, stages);
+  if (world_size % copy == 0) return world_size / copy;
+  result.contradictions.push_back(fmt::format(
+      "tensor_parallel_size {} x pipeline_parallel_size {} = {} does not divide the {} {}: run on "
+      "{} ranks, or split the model into fewer parts",
+      tensor, stages, copy, world_size, world_size == 1 ? "rank" : "ranks",
+      round_up(world_size, copy)));
+  return 0;
+}
+
+/// Data ranks of one host, at least one.
+int64_t data_ranks_of_host(const RunConfig& config, int64_t data_ranks, int64_t host_ranks) {
+  if (host_ranks == 0) return data_ranks;
+  const bool stages_first = config.rank_order == mesh::RankOrder::tp_pp_dp;
+  const int64_t stride =
+      config.tensor_parallel_size * (stages_first ? config.pipeline_parallel_size : 1);
+  return std::clamp<int64_t>(host_ranks / stride, 1, data_ranks);
+}
+
 void settle_length(ParseResult& result, const ModelFacts& facts) {
   int64_t& length = result.config.max_seq_length;
   if (length == 0) {
@@ -106,11 +130,12 @@ void settle_length(ParseResult& result, const ModelFacts& facts) {
 
 }  // namespace
 
-void resolve(ParseResult& result, const ModelFacts& facts, int64_t data_ranks, int64_t host_ranks) {
-  check(data_ranks >= 1 && facts.hidden_size >= 1 && facts.max_position_embeddings >= 1,
-        "resolve: {} data ranks, hidden size {}, {} positions", data_ranks, facts.hidden_size,
+void resolve(ParseResult& result, const ModelFacts& facts, int64_t world_size, int64_t host_ranks) {
+  check(world_size >= 1 && facts.hidden_size >= 1 && facts.max_position_embeddings >= 1,
+        "resolve: {} ranks, hidden size {}, {} positions", world_size, facts.hidden_size,
         facts.max_position_embeddings);
-  BatchTriple(result, data_ranks).settle();
+  const int64_t data_ranks = count_data_ranks(result, world_size);
+  if (data_ranks > 0) BatchTriple(result, data_ranks).settle();
   throw_if_any(result.contradictions);
 
   RunConfig& config = result.config;
@@ -120,11 +145,22 @@ void resolve(ParseResult& result, const ModelFacts& facts, int64_t data_ranks, i
     config.reduce_at = config.zero.stage <= 1 ? ReduceAt::boundary : ReduceAt::micro;
   }
   if (config.shard_group_size == kShardGroupHost) {
-    config.shard_group_size = host_ranks > 0 ? host_ranks : data_ranks;
+    config.shard_group_size = data_ranks_of_host(config, data_ranks, host_ranks);
   }
   if (config.zero.param_persistence_threshold == ZeroConfig::kPersistenceAuto) {
     config.zero.param_persistence_threshold = 10 * facts.hidden_size;
   }
+}
+
+mesh::Layout layout_of(const RunConfig& config, int64_t world_size) {
+  mesh::Layout layout;
+  layout.tp = config.tensor_parallel_size;
+  layout.pp = config.pipeline_parallel_size;
+  layout.dp = div_exact(world_size, layout.tp * layout.pp);
+  layout.order = config.rank_order;
+  check(config.shard_group_size >= 0, "the layout of a configuration that is not resolved");
+  layout.shards = config.shard_group_size;
+  return layout;
 }
 
 }  // namespace trireme::config

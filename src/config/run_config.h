@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "mesh/layout.h"
+
 namespace trireme::config {
 
 enum class Scheduler {
@@ -33,6 +35,8 @@ enum class Recompute { none, norms, activation, ffn, qkv, attention, block };
 enum class ReduceAt { automatic, micro, boundary };
 enum class OnLong { truncate, skip, error };
 enum class DeviceChoice { automatic, cpu, cuda };
+/// plan/schedule.h says what each does.
+enum class PipelineSchedule { one_f_one_b, interleaved, zero_bubble };
 
 /// "LEVEL" for all blocks, or "LEVEL:n,LEVEL:m": n blocks from the front, then m, ...
 struct RecomputeSpan {
@@ -130,6 +134,12 @@ struct RunConfig {
   std::string fsdp_config;
   std::string parallelism_config;
   std::string accelerate_config;
+  int64_t tensor_parallel_size = 1;
+  int64_t pipeline_parallel_size = 1;
+  int64_t virtual_pipeline_size = 1;  // virtual stages of a rank
+  PipelineSchedule pipeline_schedule = PipelineSchedule::one_f_one_b;
+  std::vector<int64_t> pipeline_layers;  // blocks of each virtual stage; empty: balanced by cost
+  mesh::RankOrder rank_order = mesh::RankOrder::tp_dp_pp;
   ZeroConfig zero;
   /// Ranks that share one copy of the state; 0: all data ranks. kShardGroupHost until resolve().
   int64_t shard_group_size = 0;

@@ -20,6 +20,7 @@ class Rules {
     check_steps();
     check_schedule_parts();
     check_saving();
+    check_pipeline();
     check_zero();
     return std::move(problems_);
   }
@@ -97,6 +98,36 @@ class Rules {
     if (config_.eval_strategy != Strategy::steps && given("eval_steps")) {
       result_.notices.push_back(fmt::format("eval_steps has no effect: eval_strategy = {}",
                                             word_of(config_.eval_strategy)));
+    }
+  }
+
+  void check_pipeline() {
+    const int64_t stages = config_.pipeline_parallel_size;
+    const int64_t chunks = config_.virtual_pipeline_size;
+    const bool interleaved = config_.pipeline_schedule == PipelineSchedule::interleaved;
+    if (chunks > 1 && stages == 1) {
+      problems_.push_back(fmt::format(
+          "virtual_pipeline_size = {}: needs pipeline_parallel_size of at least 2", chunks));
+    } else if (chunks > 1 && !interleaved) {
+      problems_.push_back(fmt::format(
+          "virtual_pipeline_size = {}: goes with --pipeline_schedule interleaved, not {}", chunks,
+          word_of(config_.pipeline_schedule)));
+    } else if (chunks == 1 && interleaved && stages > 1) {
+      problems_.push_back(
+          "pipeline_schedule = interleaved: needs virtual_pipeline_size of at least 2");
+    }
+    if (stages == 1 && given("pipeline_schedule")) {
+      result_.notices.push_back("pipeline_schedule has no effect: there is one pipeline stage");
+    }
+    const auto parts = static_cast<int64_t>(config_.pipeline_layers.size());
+    if (parts > 0 && parts != stages * chunks) {
+      problems_.push_back(
+          fmt::format("pipeline_layers has {} parts: pipeline_parallel_size {} x "
+                      "virtual_pipeline_size {} = {} are expected",
+                      parts, stages, chunks, stages * chunks));
+    }
+    if (stages == 1 && config_.tensor_parallel_size == 1 && given("rank_order")) {
+      result_.notices.push_back("rank_order has no effect: all ranks are data ranks");
     }
   }
 

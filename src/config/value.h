@@ -46,4 +46,7 @@ bool is_neutral(const std::vector<Json>& neutral, const Json& value);
 std::vector<RecomputeSpan> parse_recompute(std::string_view text);
 std::string recompute_words(const std::vector<RecomputeSpan>& spans);
 
+/// "4,5,5,4"; "" or "none" for none: throws BadValue.
+std::vector<int64_t> parse_block_counts(std::string_view text);
+
 }  // namespace trireme::config

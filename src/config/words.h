@@ -66,6 +66,16 @@ constexpr auto enum_words(DeviceChoice) {
   return std::array{EnumWord{DeviceChoice::automatic, "auto"}, EnumWord{DeviceChoice::cpu, "cpu"},
                     EnumWord{DeviceChoice::cuda, "cuda"}};
 }
+constexpr auto enum_words(PipelineSchedule) {
+  return std::array{EnumWord{PipelineSchedule::one_f_one_b, "1f1b"},
+                    EnumWord{PipelineSchedule::interleaved, "interleaved"},
+                    EnumWord{PipelineSchedule::zero_bubble, "zero_bubble"}};
+}
+/// The fastest axis first.
+constexpr auto enum_words(mesh::RankOrder) {
+  return std::array{EnumWord{mesh::RankOrder::tp_dp_pp, "tp-cp-dp-pp"},
+                    EnumWord{mesh::RankOrder::tp_pp_dp, "tp-pp-dp"}};
+}
 
 /// "linear" of Scheduler::linear.
 template <typename E>

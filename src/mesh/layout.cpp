@@ -1,6 +1,5 @@
 #include "mesh/layout.h"
 
-#include <algorithm>
 #include <array>
 
 #include "base/error.h"
@@ -85,23 +84,6 @@ std::vector<std::vector<int64_t>> all_groups(const Layout& layout, Axes axes) {
     groups.push_back(group_of(layout, axes, first));
   }
   return groups;
-}
-
-std::string_view to_string(RankOrder order) {
-  return order == RankOrder::tp_dp_pp ? "tp-cp-dp-pp" : "tp-pp-dp";
-}
-
-RankOrder parse_rank_order(std::string_view text) {
-  std::string axes;  // without those of one rank
-  for (size_t at = 0; at <= text.size();) {
-    const size_t end = std::min(text.find_first_of("-_,", at), text.size());
-    const std::string_view axis = text.substr(at, end - at);
-    if (axis != "cp" && axis != "ep") axes.append(axis).append("-");
-    at = end + 1;
-  }
-  if (axes == "tp-dp-pp-") return RankOrder::tp_dp_pp;
-  if (axes == "tp-pp-dp-") return RankOrder::tp_pp_dp;
-  throw ConfigError("rank_order", text, "use tp-cp-dp-pp or tp-pp-dp, fastest axis first");
 }
 
 }  // namespace trireme::mesh

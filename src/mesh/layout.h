@@ -5,8 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
-#include <string_view>
 #include <vector>
 
 namespace trireme::mesh {
@@ -53,11 +51,5 @@ std::vector<int64_t> group_of(const Layout& layout, Axes axes, int64_t rank);
 /// Every group of `axes`, by its first rank: the order in which all ranks make their
 /// communicators.
 std::vector<std::vector<int64_t>> all_groups(const Layout& layout, Axes axes);
-
-/// "tp-cp-dp-pp" or "tp-pp-dp", fastest axis first.
-std::string_view to_string(RankOrder order);
-/// Reads the axes tp, dp and pp in any of the two orders; cp may stand anywhere and ep after it
-/// (they have one rank); '-', '_' or ',' between. ConfigError naming rank_order.
-RankOrder parse_rank_order(std::string_view text);
 
 }  // namespace trireme::mesh

@@ -209,7 +209,15 @@ std::vector<const Program*> Plan::programs() const {
   return all;
 }
 
-Plan make_plan(const PlanRequest& request) { return Planner(request).run(); }
+Plan make_plan(const PlanRequest& request) {
+  const RunConfig& config = *request.config;
+  for (const auto& [name, size] :
+       {std::pair{"tensor_parallel_size", config.tensor_parallel_size},
+        std::pair{"pipeline_parallel_size", config.pipeline_parallel_size}}) {
+    if (size > 1) throw ConfigError(name, std::to_string(size), "not supported yet");
+  }
+  return Planner(request).run();
+}
 
 Sharding resolve_sharding(const RunConfig& config, const ModelGraph& model, int64_t data_ranks,
                           int64_t data_rank) {

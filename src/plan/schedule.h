@@ -11,13 +11,15 @@
 #include <string_view>
 #include <vector>
 
+#include "config/run_config.h"
+
 namespace trireme::plan {
 
 /// one_f_one_b  each stage holds at most stages - p micro-batches.
 /// interleaved  1F1B over several chunks a rank: a shorter bubble for more traffic.
 /// zero_bubble  ZB-H1: backward in two halves; stage p keeps p weight gradients back, so that every
 ///              stage holds what the first stage of 1F1B holds, and the bubble is a third.
-enum class PipelineSchedule : uint8_t { one_f_one_b, interleaved, zero_bubble };
+using config::PipelineSchedule;
 
 /// backward = both halves in one. zero_bubble has only the halves, the others only the whole.
 enum class Work : uint8_t { forward, backward, input_gradient, weight_gradient };

@@ -43,6 +43,7 @@ class Run {
         data_(data),
         backend_(backend),
         ranks_(ranks),
+        layout_(config::layout_of(config_, ranks.world_size())),
         run_description_(describe_run(config_, data.training().size(), ranks.world_size())),
         session_(make_plan(model), backend.device(), backend.communicator(), session_options()) {}
 
@@ -74,8 +75,8 @@ class Run {
     plan::PlanRequest request;
     request.config = &config_;
     request.model = &model;
-    request.data_ranks = ranks_.world_size();
-    request.data_rank = ranks_.rank();
+    request.data_ranks = layout_.dp;
+    request.data_rank = mesh::coordinates_of(layout_, ranks_.rank()).dp;
     request.capacity = data_.capacity();
     request.rope_positions = std::max<int64_t>(1, request.capacity.longest);
     request.schedule_entries = data_.total_steps() + 1;
@@ -190,8 +191,8 @@ class Run {
     facts.num_examples = data_.training().size();
     facts.num_train_epochs = data_.plan().num_epochs();
     facts.per_device_batch_size = config_.per_device_train_batch_size;
-    facts.total_batch_size = config_.per_device_train_batch_size *
-                             config_.gradient_accumulation_steps * ranks_.world_size();
+    facts.total_batch_size =
+        config_.per_device_train_batch_size * config_.gradient_accumulation_steps * layout_.dp;
     facts.gradient_accumulation_steps = config_.gradient_accumulation_steps;
     facts.total_steps = data_.total_steps();
     for (const model::Parameter& parameter : session_.plan().model.parameters) {
@@ -200,7 +201,7 @@ class Run {
     facts.steps_per_epoch = data_.plan().steps_per_epoch();
     facts.resumed_step = first_step_;
     facts.more = backend_.facts();
-    facts.more.emplace_back("Data ranks", std::to_string(ranks_.world_size()));
+    facts.more.emplace_back("Data ranks", std::to_string(layout_.dp));
     facts.more.emplace_back("ZeRO stage", std::to_string(config_.zero.stage));
     facts.more.emplace_back("Precision",
                             config_.bf16 ? "bf16, fp32 masters and gradients" : "fp32");
@@ -339,6 +340,7 @@ class Run {
   RunData& data_;
   device::Backend& backend_;
   checkpoint::Coordinator& ranks_;
+  mesh::Layout layout_;
   Json run_description_;
   std::string algorithms_;
   Session session_;
@@ -353,7 +355,7 @@ class Run {
 
 }  // namespace
 
-model::ModelGraph resolve_model(config::ParseResult& parsed, int64_t data_ranks,
+model::ModelGraph resolve_model(config::ParseResult& parsed, int64_t world_size,
                                 int64_t host_ranks) {
   const std::filesystem::path folder = parsed.config.model_name_or_path;
   std::error_code ignored;
@@ -364,7 +366,7 @@ model::ModelGraph resolve_model(config::ParseResult& parsed, int64_t data_ranks,
                           : "there is no such folder; give a Hugging Face model folder");
   }
   const model::ModelConfig config = model::read_model_config(folder);
-  config::resolve(parsed, {config.hidden_size, config.max_position_embeddings}, data_ranks,
+  config::resolve(parsed, {config.hidden_size, config.max_position_embeddings}, world_size,
                   host_ranks);
   return model::build_model(config);
 }

@@ -15,7 +15,7 @@ namespace trireme::train {
 
 /// The model that a configuration names; resolves what depends on it and on the number of ranks
 /// (`host_ranks`: those of one host; 0: all).
-model::ModelGraph resolve_model(config::ParseResult& parsed, int64_t data_ranks,
+model::ModelGraph resolve_model(config::ParseResult& parsed, int64_t world_size,
                                 int64_t host_ranks = 0);
 
 /// The gradient was not finite for max_consecutive_skips steps in a row.

@@ -174,7 +174,7 @@ void run_case(const Json& each) {
   std::string error;
   try {
     ParseResult result = parse_words(words);
-    resolve(result, kFacts, each.at("data_ranks").get<int64_t>());
+    resolve(result, kFacts, each.at("ranks").get<int64_t>());
     const Json settings = effective(result.config);
     if (each.contains("expect")) {
       for (const auto& [name, value] : each.at("expect").items()) {

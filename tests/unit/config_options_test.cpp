@@ -17,6 +17,12 @@ Words company(const Option& row) {
   if (row.name != "data_path") words.push_back("--data_path=data.jsonl");
   if (row.name == "lr_scheduler_kwargs") words.push_back("--lr_scheduler_type=cosine");
   if (row.name == "lr_scheduler_type") words.push_back("--learning_rate=0.5");
+  if (row.name == "pipeline_layers") words.push_back("--pipeline_parallel_size=4");
+  if (row.name == "virtual_pipeline_size" || row.name == "pipeline_schedule") {
+    words.push_back("--pipeline_parallel_size=2");
+    words.push_back(row.name == "pipeline_schedule" ? "--virtual_pipeline_size=2"
+                                                    : "--pipeline_schedule=interleaved");
+  }
   if (row.name == "eval_strategy") words.push_back("--eval_path=eval.jsonl");
   return words;
 }
@@ -334,6 +340,73 @@ TEST(Rules, ResolveFillsWhatTheModelSays) {
   EXPECT_EQ(other.config.max_seq_length, 40000);
   EXPECT_EQ(other.config.reduce_at, ReduceAt::boundary);
   EXPECT_TRUE(contains(joined(other.notices), "beyond the 32768 positions"));
+}
+
+TEST(Rules, PipelineSettingsGoTogether) {
+  const Words stages = {"--pipeline_parallel_size", "2"};
+  const auto error = [&](Words words) {
+    words.insert(words.end(), stages.begin(), stages.end());
+    return parse_error(words);
+  };
+  EXPECT_TRUE(contains(parse_error({"--virtual_pipeline_size", "2"}),
+                       "virtual_pipeline_size = 2: needs pipeline_parallel_size of at least 2"));
+  EXPECT_TRUE(contains(error({"--virtual_pipeline_size", "2"}),
+                       "goes with --pipeline_schedule interleaved, not 1f1b"));
+  EXPECT_TRUE(contains(error({"--pipeline_schedule", "interleaved"}),
+                       "needs virtual_pipeline_size of at least 2"));
+  EXPECT_TRUE(contains(error({"--pipeline_layers", "4,5,5"}),
+                       "pipeline_layers has 3 parts: pipeline_parallel_size 2 x "
+                       "virtual_pipeline_size 1 = 2 are expected"));
+  EXPECT_TRUE(contains(error({"--pipeline_layers", "4,five"}),
+                       "pipeline_layers = 4,five: expects numbers of blocks, as 4,5,5,4"));
+  EXPECT_EQ(error({"--pipeline_layers", "4,5"}), "");
+  EXPECT_TRUE(contains(parse_error({"--sequence_parallel", "false"}),
+                       "sequence_parallel = false: always on where tensors are split"));
+  EXPECT_EQ(joined(parse_words({"--pipeline_schedule", "zero_bubble"}).notices),
+            "pipeline_schedule has no effect: there is one pipeline stage\n");
+  EXPECT_EQ(joined(parse_words({"--rank_order", "tp-pp-dp"}).notices),
+            "rank_order has no effect: all ranks are data ranks\n");
+  for (const char* word : {"tp-cp-ep-pp-dp", "tp-cp-pp-dp", "tp-pp-dp"}) {
+    EXPECT_EQ(parse_words({"--rank_order", word}).config.rank_order, mesh::RankOrder::tp_pp_dp);
+  }
+  EXPECT_TRUE(contains(parse_error({"--rank_order", "dp-tp-pp"}), "expects one of tp-cp-dp-pp"));
+}
+
+TEST(Resolve, TheBatchCountsDataRanks) {
+  const ModelFacts facts = {.hidden_size = 64, .max_position_embeddings = 64};
+  const Words split = {"--tensor_parallel_size", "2",       "--pipeline_parallel_size", "2",
+                       "--rank_order",           "tp-pp-dp"};
+  ParseResult result = parse_words(split);
+  resolve(result, facts, 16);
+  EXPECT_EQ(result.config.train_batch_size, 8 * 1 * 4);
+  EXPECT_EQ(layout_of(result.config, 16), (mesh::Layout{2, 2, 4, mesh::RankOrder::tp_pp_dp, 0}));
+  ParseResult other = parse_words(split);
+  try {
+    resolve(other, facts, 6);
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_TRUE(
+        contains(error.what(),
+                 "tensor_parallel_size 2 x pipeline_parallel_size 2 = 4 does not divide the "
+                 "6 ranks: run on 8 ranks"));
+  }
+}
+
+TEST(Resolve, AShardGroupOfOneHostHasItsDataRanks) {
+  const ModelFacts facts = {.hidden_size = 64, .max_position_embeddings = 64};
+  const auto shards = [&](const Words& more) {
+    Words words = {"--shard_group_size", "host", "--zero_stage", "3"};
+    words.insert(words.end(), more.begin(), more.end());
+    ParseResult result = parse_words(words);
+    resolve(result, facts, 16, 8);
+    return result.config.shard_group_size;
+  };
+  EXPECT_EQ(shards({"--tensor_parallel_size", "2"}), 4);
+  EXPECT_EQ(shards({"--tensor_parallel_size", "2", "--pipeline_parallel_size", "4"}), 2);
+  EXPECT_EQ(shards({"--tensor_parallel_size", "2", "--pipeline_parallel_size", "2", "--rank_order",
+                    "tp-pp-dp"}),
+            2);
+  EXPECT_EQ(shards({"--tensor_parallel_size", "16"}), 1);
 }
 
 TEST(Resolve, AShardGroupMayBeTheRanksOfOneHost) {

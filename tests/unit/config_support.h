@@ -70,6 +70,7 @@ inline std::string misspelt(std::string_view name) {
 /// A value that `row` accepts and that is not its default.
 inline Json good_value(const Option& row) {
   if (row.name == "recompute") return "ffn:2,norms";
+  if (row.name == "pipeline_layers") return "4,5,5,4";
   if (row.name == "deepspeed") return R"({"gradient_clipping": 0.5})";
   if (row.name == "fsdp_config") return R"({"state_dict_type": "FULL_STATE_DICT"})";
   if (row.name == "parallelism_config") return R"({"tp_size": 1})";
@@ -109,6 +110,7 @@ inline Json good_value(const Option& row) {
 /// A value that no setting of this kind takes; "" where every word is one.
 inline std::string bad_value(const Option& row) {
   if (row.name == "recompute") return "blocks";
+  if (row.name == "pipeline_layers") return "4,,5";
   switch (row.rule.kind) {
     case Kind::boolean:
       return "maybe";

@@ -82,20 +82,5 @@ TEST(Layout, GroupsOfAnyAxesPartTheWorld) {
   }
 }
 
-TEST(Layout, ReadsRankOrders) {
-  for (const char* text : {"tp-cp-dp-pp", "tp-dp-pp", "tp-cp-ep-dp-pp", "tp_dp_pp", "tp,dp,pp"}) {
-    EXPECT_EQ(parse_rank_order(text), RankOrder::tp_dp_pp) << text;
-  }
-  for (const char* text : {"tp-pp-dp", "tp-cp-pp-dp", "tp-cp-ep-pp-dp"}) {
-    EXPECT_EQ(parse_rank_order(text), RankOrder::tp_pp_dp) << text;
-  }
-  for (const char* text : {"", "tp", "dp-tp-pp", "tp-pp-dp-", "tp-pp-pp-dp", "tp-xp-dp-pp"}) {
-    EXPECT_THROW(parse_rank_order(text), ConfigError) << text;
-  }
-  for (const RankOrder order : {RankOrder::tp_dp_pp, RankOrder::tp_pp_dp}) {
-    EXPECT_EQ(parse_rank_order(to_string(order)), order);
-  }
-}
-
 }  // namespace
 }  // namespace trireme::mesh
