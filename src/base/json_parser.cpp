@@ -101,6 +101,13 @@ void JsonParser::parse_literal() {
   fail(fmt::format("expected a value, found '{}'", printable(text_.substr(at_, 16))));
 }
 
+void JsonParser::fail_key() const {
+  const char c = peek();
+  if (c == '/' || c == '#') fail("JSON has no comments; remove them");
+  if (c == '}') fail("a comma stands before '}'");
+  fail("expected a key in double quotes");
+}
+
 void JsonParser::parse_object() {
   enter();
   ++at_;
@@ -110,7 +117,7 @@ void JsonParser::parse_object() {
   if (!take('}')) {
     do {
       skip_space();
-      if (peek() != '"') fail("expected a key in double quotes");
+      if (peek() != '"') fail_key();
       const size_t key_offset = at_;
       const std::string_view name = parse_string();
       keys_.push_back({hash64(name), key_offset});

@@ -42,6 +42,7 @@ class JsonParser {
   bool take_word(std::string_view word);
   char peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }
   [[noreturn]] void fail(const std::string& message) const;
+  [[noreturn]] void fail_key() const;
 
   std::string_view text_;
   int max_depth_;

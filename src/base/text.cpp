@@ -65,7 +65,8 @@ std::string_view nearest_name(std::string_view word, std::span<const std::string
   for (const std::string_view name : names) {
     const auto longest = static_cast<int64_t>(std::max(word.size(), name.size()));
     const int64_t limit = std::max<int64_t>(1, longest / 3);
-    const int64_t distance = name_distance(word, name, limit);
+    const bool cut_short = word.find('_') != std::string_view::npos && name.starts_with(word);
+    const int64_t distance = cut_short ? 1 : name_distance(word, name, limit);
     if (distance <= limit && distance < nearest_distance) {
       nearest = name;
       nearest_distance = distance;

@@ -16,8 +16,8 @@ std::string human_bytes(int64_t bytes);
 /// case is ignored and '-' equals '_'. At most `limit` + 1 is reported.
 int64_t name_distance(std::string_view a, std::string_view b, int64_t limit);
 
-/// The name nearest to `word`, or "" when none is near enough to be meant (distance at most a third
-/// of the longer name, and at least 1). Ties go to the earlier name.
+/// The name nearest to `word`, or "" when none is near enough to be meant: distance at most a third
+/// of the longer name, and at least 1; words that a name begins with count as 1. Ties: the earlier.
 std::string_view nearest_name(std::string_view word, std::span<const std::string_view> names);
 
 /// " (did you mean 'x'?)" or "".

@@ -12,15 +12,8 @@
 namespace trireme::config {
 namespace {
 
-constexpr auto kBool = Kind::boolean;
-constexpr auto kInt = Kind::integer;
-constexpr auto kText = Kind::text;
-constexpr auto kJson = Kind::json;
-
-constexpr std::string_view kLater = "not supported yet";
 constexpr std::string_view kLauncher = "the ranks are started by a launcher, which says where";
 constexpr std::string_view kNoTpu = "there is no TPU";
-constexpr std::string_view kFused = "the native kernels are what runs, on every device";
 constexpr std::string_view kEnvironment = "the environment";
 
 std::string upper_case(std::string_view text) {
@@ -47,14 +40,13 @@ void add_deepspeed(Schema& schema) {
   schema.honour("deepspeed_config.deepspeed_config_file", "deepspeed");
   for (const std::string_view path :
        {"deepspeed_config.offload_optimizer_device", "deepspeed_config.offload_param_device"}) {
-    schema.refuse(path, kText, {"none"}, kLater);
+    schema.refuse(path, kText, {"none"}, kNoOffload);
   }
   for (const std::string_view path : {"deepspeed_config.offload_optimizer_nvme_path",
                                       "deepspeed_config.offload_param_nvme_path"}) {
     schema.ignore(path, kText, "nothing is offloaded", {"none"});
   }
-  schema.ignore("deepspeed_config.zero3_init_flag", kBool,
-                "every rank reads its own slice of the weights");
+  schema.ignore("deepspeed_config.zero3_init_flag", kBool, kOwnSlice);
   schema.ignore("deepspeed_config.zero3_save_16bit_model", kBool,
                 "the Hugging Face weights are always written whole");
   for (const std::string_view path :
@@ -128,7 +120,7 @@ class AccelerateReader final : public SchemaReader {
   void read_precision(const std::string& path, const Json& value) {
     const std::string word = lower_case(shown(value));
     if (word != "no" && word != "bf16" && word != "false") {
-      throw BadValue("not supported; bf16 and no are");
+      throw BadValue("not supported; bf16 and no are, and bf16 needs no loss scale");
     }
     set("bf16", word == "bf16", path);
   }
@@ -211,11 +203,11 @@ Schema accelerate_schema() {
   }
   schema.refuse("downcast_bf16", kText, {"no", "false"}, kNoTpu);
   schema.ignore("debug", kBool, "the ranks' programs are always compared before the run", {false});
-  schema.ignore("dynamo_config", kJson, kFused);
-  schema.ignore("dynamo_backend", kText, kFused, {"NO", "no"});
+  schema.ignore("dynamo_config", kJson, kKernels);
+  schema.ignore("dynamo_backend", kText, kKernels, {"NO", "no"});
   schema.refuse("megatron_lm_config", kJson, {Json::object()}, kLater);
   schema.refuse("fp8_config", kJson, {Json::object()}, kLater);
-  schema.ignore("ipex_config", kJson, kFused);
+  schema.ignore("ipex_config", kJson, kKernels);
   return schema;
 }
 

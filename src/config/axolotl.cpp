@@ -11,55 +11,36 @@
 namespace trireme::config {
 namespace {
 
-constexpr auto kBool = Kind::boolean;
-constexpr auto kInt = Kind::integer;
-constexpr auto kReal = Kind::real;
-constexpr auto kText = Kind::text;
-constexpr auto kJson = Kind::json;
-
-constexpr std::string_view kLater = "not supported yet";
 constexpr std::string_view kNoAdapter = "adapter is off";
-constexpr std::string_view kKernels = "the native kernels are what runs, on every device";
 constexpr std::string_view kModelFolder = "the model folder says what the model is";
-constexpr std::string_view kNoTracker = "no tracker is fed";
-constexpr std::string_view kNoPacking = "samples are not packed, and attention skips padding";
 constexpr std::string_view kPrepared = "no prepared copy is kept";
 constexpr std::string_view kNoHub = "not supported; a run needs no network";
 
-using Paths = std::initializer_list<std::string_view>;
-
-void ignore_all(Schema& schema, std::string_view why, Paths paths) {
-  for (const std::string_view path : paths) schema.ignore(path, kJson, why);
-}
-void refuse_all(Schema& schema, Kind kind, const std::vector<Json>& neutral, Paths paths,
-                std::string_view why = kLater) {
-  for (const std::string_view path : paths) schema.refuse(path, kind, neutral, why);
-}
-
 void add_model(Schema& schema) {
   schema.honour("base_model", "model_name_or_path");
-  ignore_all(schema, kModelFolder,
-             {"model_type", "tokenizer_type", "processor_type", "type_of_model",
-              "is_falcon_derived_model", "is_llama_derived_model", "is_mistral_derived_model",
-              "is_qwen_derived_model", "tokenizer_use_fast", "tokenizer_legacy"});
-  refuse_all(
-      schema, kText, {""},
+  schema.ignore_all(
+      kModelFolder,
+      {"model_type", "tokenizer_type", "processor_type", "type_of_model", "is_falcon_derived_model",
+       "is_llama_derived_model", "is_mistral_derived_model", "is_qwen_derived_model",
+       "tokenizer_use_fast", "tokenizer_legacy"});
+  schema.refuse_all(
+      kText, {""},
       {"base_model_config", "tokenizer_config", "revision_of_model", "adapter", "lora_model_dir"});
-  refuse_all(
-      schema, kJson, {Json::object(), Json::array(), ""},
+  schema.refuse_all(
+      kJson, {Json::object(), Json::array(), ""},
       {"overrides_of_model_config", "overrides_of_model_kwargs", "tokens", "added_tokens_overrides",
        "unfrozen_parameters", "lr_groups", "peft", "qat", "quantization", "rope_scaling"});
-  refuse_all(schema, kBool, {false},
-             {"load_in_8bit", "load_in_4bit", "gptq", "relora", "reinit_weights",
-              "resize_token_embeddings_to_32x", "fix_untrained_tokens", "reward_model",
-              "process_reward_model", "llama4_linearized_experts", "scaling_softmax"});
-  refuse_all(schema, kText, {""}, {"rl", "trainer_cls"});
+  schema.refuse_all(kBool, {false},
+                    {"load_in_8bit", "load_in_4bit", "gptq", "relora", "reinit_weights",
+                     "resize_token_embeddings_to_32x", "fix_untrained_tokens", "reward_model",
+                     "process_reward_model", "llama4_linearized_experts", "scaling_softmax"});
+  schema.refuse_all(kText, {""}, {"rl", "trainer_cls"});
   schema.honour_in_code("special_tokens", kJson,
                         "`pad_token` is without effect: nothing is padded with a token; others "
                         "are refused");
   schema.honour_in_code("plugins", kJson, "those of kernels are without effect, others refused");
-  ignore_all(
-      schema, kNoAdapter,
+  schema.ignore_all(
+      kNoAdapter,
       {"lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "lora_target_linear",
        "lora_target_parameters", "lora_modules_to_save", "lora_fan_in_fan_out", "lora_mlp_kernel",
        "lora_qkv_kernel", "lora_o_kernel", "peft_use_dora", "peft_use_rslora", "loraplus_lr_ratio",
@@ -77,24 +58,24 @@ void add_data(Schema& schema) {
   schema.honour("sequence_len", "max_seq_length");
   schema.honour_in_code("excess_length_strategy", kText,
                         "`--on_long`: drop is skip, raise is error; drop when it is left out");
-  ignore_all(schema, kNoPacking,
-             {"pad_to_sequence_len", "multipack_real_batches", "batch_flattening",
-              "sample_packing_eff_est", "sample_packing_group_size", "sample_packing_bin_size"});
-  refuse_all(
-      schema, kBool, {false},
+  schema.ignore_all(kNoPacking, {"pad_to_sequence_len", "multipack_real_batches",
+                                 "batch_flattening", "sample_packing_eff_est",
+                                 "sample_packing_group_size", "sample_packing_bin_size"});
+  schema.refuse_all(
+      kBool, {false},
       {"eval_sample_packing", "use_pose", "curriculum_sampling", "dataset_exact_deduplication"});
-  refuse_all(schema, kInt, {}, {"min_sample_len", "eval_sequence_len"});
+  schema.refuse_all(kInt, {}, {"min_sample_len", "eval_sequence_len"});
   schema.ignore("train_on_inputs", kBool, "rows of text are trained whole");
-  ignore_all(schema, "rows of text have no template",
-             {"chat_template", "chat_template_jinja", "chat_template_kwargs",
-              "default_system_message", "eot_tokens"});
-  ignore_all(schema, kPrepared,
-             {"dataset_processes", "dataset_num_proc", "dataset_keep_in_memory",
-              "dataset_shard_num", "dataset_shard_idx", "skip_prepare_dataset",
-              "num_dataset_shards_to_save", "max_prompt_len", "shuffle_before_merging_datasets"});
+  schema.ignore_all("rows of text have no template",
+                    {"chat_template", "chat_template_jinja", "chat_template_kwargs",
+                     "default_system_message", "eot_tokens"});
+  schema.ignore_all(kPrepared, {"dataset_processes", "dataset_num_proc", "dataset_keep_in_memory",
+                                "dataset_shard_num", "dataset_shard_idx", "skip_prepare_dataset",
+                                "num_dataset_shards_to_save", "max_prompt_len",
+                                "shuffle_before_merging_datasets"});
   schema.ignore("shuffle_merged_datasets", kBool,
                 "the order of the samples is that of --train_sampling_strategy");
-  refuse_all(schema, kText, {""}, {"push_dataset_to_hub"}, kNoHub);
+  schema.refuse_all(kText, {""}, {"push_dataset_to_hub"}, kNoHub);
   schema.ignore("hf_use_auth_token", kBool, "nothing is downloaded");
 }
 
@@ -106,84 +87,82 @@ void add_training(Schema& schema) {
   schema.honour("num_epochs", "num_train_epochs");
   schema.honour("optimizer", "optim");
   schema.honour("lr_scheduler", "lr_scheduler_type");
-  refuse_all(schema, kReal, {},
-             {"cosine_min_lr_ratio", "cosine_constant_lr_ratio", "lr_div_factor", "embedding_lr",
-              "embedding_lr_scale", "adam_epsilon2", "adam_beta3"});
+  schema.refuse_all(kReal, {},
+                    {"cosine_min_lr_ratio", "cosine_constant_lr_ratio", "lr_div_factor",
+                     "embedding_lr", "embedding_lr_scale", "adam_epsilon2", "adam_beta3"});
   schema.refuse("lr_quadratic_warmup", kBool, {false}, kLater);
   schema.honour_in_code("bf16", kText, "`--bf16`; auto is true, full refused");
   schema.honour("bfloat16", "bf16");
-  refuse_all(schema, kBool, {false}, {"float16", "fp8"}, "not supported; bf16 needs no loss scale");
+  schema.refuse_all(kBool, {false}, {"float16", "fp8"}, "not supported; bf16 needs no loss scale");
   schema.ignore("float32", kBool, "bf16 says what is computed in");
   schema.ignore("fp32_norms", kBool, "norms are always computed in fp32");
   schema.honour_in_code("gradient_checkpointing", kText,
                         "`--gradient_checkpointing`; offload and offload_disk are refused");
-  refuse_all(schema, kText, {"", "false"}, {"activation_offloading", "layer_offloading"});
+  schema.refuse_all(kText, {"", "false"}, {"activation_offloading", "layer_offloading"});
   schema.refuse("selective_checkpointing", kJson, {false, Json::object()},
                 "not supported yet; --recompute chooses what is kept");
-  refuse_all(schema, kInt, {}, {"early_stopping_patience", "loss_watchdog_patience"});
+  schema.refuse_all(kInt, {}, {"early_stopping_patience", "loss_watchdog_patience"});
   schema.refuse("loss_watchdog_threshold", kReal, {}, kLater);
 }
 
 void add_layout(Schema& schema) {
   schema.refuse("sequence_parallel_degree", kInt, {1}, kLater);
-  schema.ignore("dp_replicate_size", kInt, "there are data ranks / dp_shard_size copies");
   schema.ignore("heads_k_stride", kInt, "sequences are not split");
   schema.ignore("ring_attn_func", kText, "sequences are not split");
   schema.ignore("fsdp_version", kInt, "there is one way of sharding");
   schema.ignore("fsdp_final_state_dict_type", kText, "the trained model is always written whole");
   schema.refuse("use_ray", kBool, {false}, kLater);
-  ignore_all(schema, "use_ray is off", {"ray_run_name", "ray_num_workers", "resources_per_worker"});
-  ignore_all(
-      schema, "a rank's place is read from the environment",
+  schema.ignore_all("use_ray is off", {"ray_run_name", "ray_num_workers", "resources_per_worker"});
+  schema.ignore_all(
+      "a rank's place is read from the environment",
       {"world_size", "ddp", "device_map", "max_memory", "gpu_memory_limit", "low_cpu_mem_usage"});
-  ignore_all(schema, kKernels,
-             {"flash_attention",
-              "xformers_attention",
-              "sdp_attention",
-              "flex_attention",
-              "sage_attention",
-              "eager_attention",
-              "flash_attn_cross_entropy",
-              "flash_attn_rms_norm",
-              "flash_attn_fuse_mlp",
-              "flash_attn_fuse_qkv",
-              "s2_attention",
-              "fused_attn_kernel",
-              "chunked_cross_entropy",
-              "chunked_cross_entropy_num_chunks",
-              "tiled_mlp",
-              "tiled_mlp_num_shards",
-              "cut_cross_entropy",
-              "liger_rope",
-              "liger_rms_norm",
-              "liger_layer_norm",
-              "liger_glu_activation",
-              "liger_swiglu",
-              "liger_cross_entropy",
-              "liger_fused_linear_cross_entropy",
-              "torch_compile",
-              "torch_compile_options",
-              "deepcompile",
-              "use_kernels",
-              "gc_steps",
-              "gc_collect_steps"});
+  schema.ignore_all(kKernels, {"flash_attention",
+                               "xformers_attention",
+                               "sdp_attention",
+                               "flex_attention",
+                               "sage_attention",
+                               "eager_attention",
+                               "flash_attn_cross_entropy",
+                               "flash_attn_rms_norm",
+                               "flash_attn_fuse_mlp",
+                               "flash_attn_fuse_qkv",
+                               "s2_attention",
+                               "fused_attn_kernel",
+                               "chunked_cross_entropy",
+                               "chunked_cross_entropy_num_chunks",
+                               "tiled_mlp",
+                               "tiled_mlp_num_shards",
+                               "cut_cross_entropy",
+                               "liger_rope",
+                               "liger_rms_norm",
+                               "liger_layer_norm",
+                               "liger_glu_activation",
+                               "liger_swiglu",
+                               "liger_cross_entropy",
+                               "liger_fused_linear_cross_entropy",
+                               "torch_compile",
+                               "torch_compile_options",
+                               "deepcompile",
+                               "use_kernels",
+                               "gc_steps",
+                               "gc_collect_steps"});
 }
 
 void add_output(Schema& schema) {
   schema.honour_in_code("evals_per_epoch", kInt, "`--eval_strategy` and `--eval_steps`");
   schema.honour_in_code("saves_per_epoch", kInt, "`--save_strategy` and `--save_steps`");
-  refuse_all(schema, kBool, {false},
-             {"save_first_step", "auto_resume_from_checkpoints", "do_causal_lm_eval",
-              "do_bench_eval", "generate_samples"});
-  refuse_all(schema, kText, {""}, {"hub_model_id"}, kNoHub);
+  schema.refuse_all(kBool, {false},
+                    {"save_first_step", "auto_resume_from_checkpoints", "do_causal_lm_eval",
+                     "do_bench_eval", "generate_samples"});
+  schema.refuse_all(kText, {""}, {"hub_model_id"}, kNoHub);
   schema.honour_in_code("use_tensorboard", kBool, "`--report_to` tensorboard when true");
-  ignore_all(schema, kNoTracker,
-             {"use_wandb", "wandb_name", "wandb_run_id", "wandb_mode", "wandb_project",
-              "wandb_entity", "wandb_watch", "wandb_log_model", "use_mlflow", "mlflow_tracking_uri",
-              "mlflow_run_name", "mlflow_experiment_name", "use_comet", "comet_project_name",
-              "use_trackio", "trackio_project_name"});
-  ignore_all(schema, "only the loss is measured",
-             {"eval_table_size", "eval_max_new_tokens", "eval_causal_lm_metrics"});
+  schema.ignore_all(
+      kNoTracker, {"use_wandb", "wandb_name", "wandb_run_id", "wandb_mode", "wandb_project",
+                   "wandb_entity", "wandb_watch", "wandb_log_model", "use_mlflow",
+                   "mlflow_tracking_uri", "mlflow_run_name", "mlflow_experiment_name", "use_comet",
+                   "comet_project_name", "use_trackio", "trackio_project_name"});
+  schema.ignore_all("only the loss is measured",
+                    {"eval_table_size", "eval_max_new_tokens", "eval_causal_lm_metrics"});
   schema.refuse("profiler_steps", kInt, {0}, kLater);
   schema.ignore("include_tkps", kBool, "tokens_per_second is always in metrics.jsonl");
   schema.ignore("strict", kBool, "unknown keys are always errors");
@@ -342,11 +321,7 @@ Schema axolotl_schema() {
 
 Import import_axolotl(const Json& root, const OptionTable& table, const std::string& source) {
   const Schema schema = axolotl_schema();
-  AxolotlReader reader(schema, table, source);
-  Import result;
-  result.reading = reader.read(root);
-  result.table = fmt::format("Imported from {} (axolotl):\n{}", source, reader.table_of_keys());
-  return result;
+  return AxolotlReader(schema, table, source).read_import(root, "axolotl");
 }
 
 }  // namespace trireme::config

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <set>
+
 #include "config/scheduler_kwargs.h"
 #include "config/value.h"
 
@@ -34,8 +36,15 @@ class DeepspeedReader final : public SchemaReader {
     }  // the types were read before their sections
   }
 
+  /// What a section says that is off needs no report.
+  void on_ignored(const std::string& path, const Json& value, std::string_view why) override {
+    if (!off_.contains(path.substr(0, path.rfind('.')))) SchemaReader::on_ignored(path, value, why);
+  }
+
   /// Reads `type` of optimizer and scheduler; where it is refused, the rest is moot.
   bool enters(const std::string& path, const Json& section) override {
+    const std::string state = shown(section.value("enabled", section.value("device", Json(""))));
+    if (state == "false" || state == "auto" || state == "none") off_.insert(path);
     if (path != "optimizer" && path != "scheduler") return true;
     const auto type = section.find("type");
     if (type == section.end()) {
@@ -87,6 +96,7 @@ class DeepspeedReader final : public SchemaReader {
 
   static constexpr int64_t kDefaultWarmup = 1000;
   Json kwargs_ = Json::object();
+  std::set<std::string> off_;  // sections
 };
 
 }  // namespace

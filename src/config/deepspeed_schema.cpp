@@ -4,16 +4,8 @@
 namespace trireme::config {
 namespace {
 
-constexpr auto kBool = Kind::boolean;
-constexpr auto kInt = Kind::integer;
-constexpr auto kReal = Kind::real;
-constexpr auto kText = Kind::text;
-constexpr auto kJson = Kind::json;
-
-constexpr std::string_view kLater = "not supported yet";
 constexpr std::string_view kUseBf16 = "not supported; bf16.enabled needs no loss scale";
 constexpr std::string_view kFp16Off = "fp16 is off";
-constexpr std::string_view kAllFp32 = "not supported yet; gradients and their sums are fp32";
 constexpr std::string_view kObserved =
     "not supported yet, and the results are the same; metrics.jsonl has every update";
 constexpr std::string_view kNotOffloaded = "device is none";
@@ -65,8 +57,8 @@ void add_numbers(Schema& schema) {
   schema.ignore("bf16.immediate_grad_update", kBool,
                 "gradients are always added where they are made");
   schema.ignore("bf16.check_grad_overflow", kBool, "gradients are always checked");
-  schema.refuse("bf16.bf16_master_weights_and_grads", kBool, {false}, kLater);
-  schema.refuse("bf16.bf16_optimizer_states", kBool, {false}, kLater);
+  schema.refuse("bf16.bf16_master_weights_and_grads", kBool, {false}, kAllFp32);
+  schema.refuse("bf16.bf16_optimizer_states", kBool, {false}, kAllFp32);
 
   schema.refuse("fp16.enabled", kBool, {false}, kUseBf16);
   schema.ignore("fp16.auto_cast", kBool, kFp16Off);
@@ -84,16 +76,17 @@ void add_numbers(Schema& schema) {
   schema.ignore("torch_autocast.lower_precision_safe_modules", kJson, "torch_autocast is off");
 
   schema.refuse("data_types.grad_accum_dtype", kText, {"fp32", "float32"}, kAllFp32);
-  schema.refuse("data_types.param_dtype", kText, {"fp32", "float32"}, kLater);
+  schema.refuse("data_types.param_dtype", kText, {"fp32", "float32"}, kAllFp32);
   schema.refuse("data_types.buffer_dtype", kText, {"fp32", "float32"}, kLater);
   schema.refuse("communication_data_type", kText, {"fp32", "float32"}, kAllFp32);
   schema.ignore("seq_parallel_communication_data_type", kText, "sequences are not split");
   schema.ignore("prescale_gradients", kBool,
-                "gradients are summed undivided in fp32 and divided once");
+                "gradients are summed undivided in fp32 and divided once", {false});
   schema.ignore("gradient_predivide_factor", kReal,
-                "gradients are summed undivided in fp32 and divided once");
+                "gradients are summed undivided in fp32 and divided once", {1.0});
   schema.refuse("gradient_allreduce_op", kText, {"mean"}, kLater);
-  schema.ignore("sparse_gradients", kBool, "the embedding's gradient is reduced with its unit");
+  schema.ignore("sparse_gradients", kBool, "the embedding's gradient is reduced with its unit",
+                {false});
   schema.refuse("disable_allgather", kBool, {false}, kLater);
 }
 
@@ -108,14 +101,14 @@ void add_zero(Schema& schema) {
   schema.honour("zero_optimization.stage3_max_live_parameters", "stage3_max_live_parameters");
   schema.honour("zero_optimization.stage3_max_reuse_distance", "stage3_max_reuse_distance");
   schema.ignore("zero_optimization.contiguous_gradients", kBool,
-                "the gradients of a unit always lie in one buffer");
+                "the gradients of a unit always lie in one buffer", {true});
   schema.ignore("zero_optimization.reduce_scatter", kBool,
-                "sharded gradients are always reduce-scattered");
+                "sharded gradients are always reduce-scattered", {true});
   schema.ignore("zero_optimization.use_multi_rank_bucket_allreduce", kBool,
-                "sharded gradients are always reduce-scattered");
-  schema.ignore("zero_optimization.allgather_partitions", kBool, kWholeUnits);
+                "sharded gradients are always reduce-scattered", {true});
+  schema.ignore("zero_optimization.allgather_partitions", kBool, kWholeUnits, {true});
   schema.ignore("zero_optimization.allgather_bucket_size", kInt, kWholeUnits);
-  schema.ignore("zero_optimization.round_robin_gradients", kBool, kWholeUnits);
+  schema.ignore("zero_optimization.round_robin_gradients", kBool, kWholeUnits, {false});
   schema.ignore("zero_optimization.stage3_module_granularity_threshold", kInt, kWholeUnits);
   schema.ignore("zero_optimization.stage3_use_all_reduce_for_fetch_params", kBool, kWholeUnits);
   schema.ignore("zero_optimization.stage3_allgather_sequential", kBool, kWholeUnits);
@@ -128,7 +121,7 @@ void add_zero(Schema& schema) {
                 "every checkpoint loads on any number of ranks");
   schema.ignore("zero_optimization.pipeline_loading_checkpoint", kBool, kCheckpoints);
   schema.ignore("zero_optimization.stage3_gather_16bit_weights_on_model_save", kBool,
-                "the Hugging Face weights are always written whole");
+                "the Hugging Face weights are always written whole", {true});
   schema.ignore("zero_optimization.ignore_unused_parameters", kBool,
                 "a parameter without a gradient is known before the run");
   schema.refuse("zero_optimization.stage3_model_persistence_threshold", kInt, {},
@@ -155,16 +148,16 @@ void add_zero_plus(Schema& schema) {
   schema.refuse("zero_optimization.mics_hierarchical_params_gather", kBool, {false}, kLater);
   schema.refuse("zero_optimization.zenflow", kJson, {Json::object()}, kLater);
 
-  schema.refuse("zero_optimization.cpu_offload", kBool, {false}, kLater);
-  schema.refuse("zero_optimization.cpu_offload_params", kBool, {false}, kLater);
+  schema.refuse("zero_optimization.cpu_offload", kBool, {false}, kNoOffload);
+  schema.refuse("zero_optimization.cpu_offload_params", kBool, {false}, kNoOffload);
   schema.ignore("zero_optimization.cpu_offload_use_pin_memory", kBool, "nothing is offloaded");
-  schema.refuse("zero_optimization.offload_param.device", kText, {"none"}, kLater);
+  schema.refuse("zero_optimization.offload_param.device", kText, {"none"}, kNoOffload);
   schema.ignore("zero_optimization.offload_param.nvme_path", kText, kNotOffloaded);
   schema.ignore("zero_optimization.offload_param.buffer_count", kInt, kNotOffloaded);
   schema.ignore("zero_optimization.offload_param.buffer_size", kInt, kNotOffloaded);
   schema.ignore("zero_optimization.offload_param.max_in_cpu", kInt, kNotOffloaded);
   schema.ignore("zero_optimization.offload_param.pin_memory", kBool, kNotOffloaded);
-  schema.refuse("zero_optimization.offload_optimizer.device", kText, {"none"}, kLater);
+  schema.refuse("zero_optimization.offload_optimizer.device", kText, {"none"}, kNoOffload);
   schema.ignore("zero_optimization.offload_optimizer.nvme_path", kText, kNotOffloaded);
   schema.ignore("zero_optimization.offload_optimizer.buffer_count", kInt, kNotOffloaded);
   schema.ignore("zero_optimization.offload_optimizer.pin_memory", kBool, kNotOffloaded);
@@ -207,55 +200,59 @@ void add_parallelism(Schema& schema) {
   schema.ignore("expert_parallel.use_grouped_mm", kBool, "there are no experts");
   schema.ignore("use_data_before_expert_parallelism", kBool, "there are no experts");
   schema.refuse("sequence_parallel_size", kInt, {1}, kLater);
-  schema.ignore("compile.deepcompile", kBool, "the step is a program already");
+  schema.ignore("compile.deepcompile", kBool, "the step is a program already", {false});
   schema.ignore("compile.passes", kJson, "the step is a program already");
   schema.ignore("compile.double_buffer", kBool, "the step is a program already");
   schema.ignore("compile.symmetric_memory", kBool, "the step is a program already");
-  schema.refuse("compile.offload_activation", kBool, {false}, kLater);
-  schema.refuse("compile.offload_opt_states", kBool, {false}, kLater);
-  schema.refuse("compile.offload_parameters", kBool, {false}, kLater);
+  schema.refuse("compile.offload_activation", kBool, {false}, kNoOffload);
+  schema.refuse("compile.offload_opt_states", kBool, {false}, kNoOffload);
+  schema.refuse("compile.offload_parameters", kBool, {false}, kNoOffload);
   schema.refuse("hybrid_engine.enabled", kBool, {false}, kLater);
-  schema.ignore("activation_checkpointing.partition_activations", kBool, kRecompute);
-  schema.ignore("activation_checkpointing.cpu_checkpointing", kBool, kRecompute);
-  schema.ignore("activation_checkpointing.contiguous_memory_optimization", kBool, kRecompute);
+  schema.ignore("activation_checkpointing.partition_activations", kBool, kRecompute, {false});
+  schema.ignore("activation_checkpointing.cpu_checkpointing", kBool, kRecompute, {false});
+  schema.ignore("activation_checkpointing.contiguous_memory_optimization", kBool, kRecompute,
+                {false});
   schema.ignore("activation_checkpointing.number_checkpoints", kInt, kRecompute);
-  schema.ignore("activation_checkpointing.synchronize_checkpoint_boundary", kBool, kRecompute);
-  schema.ignore("activation_checkpointing.profile", kBool, kRecompute);
+  schema.ignore("activation_checkpointing.synchronize_checkpoint_boundary", kBool, kRecompute,
+                {false});
+  schema.ignore("activation_checkpointing.profile", kBool, kRecompute, {false});
 }
 
 void add_watching(Schema& schema) {
   schema.ignore("steps_per_print", kInt, "--logging_steps says how often lines are printed");
-  schema.ignore("wall_clock_breakdown", kBool, kObserved);
-  schema.ignore("memory_breakdown", kBool, "memory is planned before the run and printed by owner");
-  schema.ignore("dump_state", kBool, "the effective configuration is always saved with the run");
+  schema.ignore("wall_clock_breakdown", kBool, kObserved, {false});
+  schema.ignore("memory_breakdown", kBool, "memory is planned before the run and printed by owner",
+                {false});
+  schema.ignore("dump_state", kBool, "the effective configuration is always saved with the run",
+                {false});
   schema.ignore("log_level", kText, "there is one level of messages");
   schema.ignore("graph_harvesting", kBool, "the step is a program already");
   schema.refuse(
       "dataloader_drop_last", kBool, {false},
       "not supported yet; every sample is dealt, and short ranks run empty micro-batches");
-  schema.ignore("tensorboard.enabled", kBool, kObserved);
+  schema.ignore("tensorboard.enabled", kBool, kObserved, {false});
   schema.ignore("tensorboard.output_path", kText, kObserved);
   schema.ignore("tensorboard.job_name", kText, kObserved);
-  schema.ignore("csv_monitor.enabled", kBool, kObserved);
+  schema.ignore("csv_monitor.enabled", kBool, kObserved, {false});
   schema.ignore("csv_monitor.output_path", kText, kObserved);
   schema.ignore("csv_monitor.job_name", kText, kObserved);
-  schema.ignore("wandb.enabled", kBool, kObserved);
+  schema.ignore("wandb.enabled", kBool, kObserved, {false});
   schema.ignore("wandb.group", kText, kObserved);
   schema.ignore("wandb.team", kText, kObserved);
   schema.ignore("wandb.project", kText, kObserved);
-  schema.ignore("comet.enabled", kBool, kObserved);
+  schema.ignore("comet.enabled", kBool, kObserved, {false});
   schema.ignore("comet.samples_log_interval", kInt, kObserved);
   schema.ignore("comet.project", kText, kObserved);
   schema.ignore("comet.workspace", kText, kObserved);
   schema.ignore("comet.experiment_name", kText, kObserved);
-  schema.ignore("flops_profiler.enabled", kBool, kObserved);
+  schema.ignore("flops_profiler.enabled", kBool, kObserved, {false});
   schema.ignore("flops_profiler.recompute_fwd_factor", kReal, kObserved);
   schema.ignore("flops_profiler.profile_step", kInt, kObserved);
   schema.ignore("flops_profiler.module_depth", kInt, kObserved);
   schema.ignore("flops_profiler.top_modules", kInt, kObserved);
   schema.ignore("flops_profiler.detailed", kBool, kObserved);
   schema.ignore("flops_profiler.output_file", kText, kObserved);
-  schema.ignore("comms_logger.enabled", kBool, kObserved);
+  schema.ignore("comms_logger.enabled", kBool, kObserved, {false});
   schema.ignore("comms_logger.verbose", kBool, kObserved);
   schema.ignore("comms_logger.prof_all", kBool, kObserved);
   schema.ignore("comms_logger.prof_ops", kJson, kObserved);
@@ -267,7 +264,7 @@ void add_checkpoint_and_search(Schema& schema) {
   schema.refuse("checkpoint.load_universal", kBool, {false},
                 "not supported yet; our checkpoints load on any layout without conversion");
   schema.refuse("checkpoint.use_node_local_storage", kBool, {false}, kLater);
-  schema.ignore("checkpoint.parallel_write.pipeline_stage", kBool, kCheckpoints);
+  schema.ignore("checkpoint.parallel_write.pipeline_stage", kBool, kCheckpoints, {false});
   schema.ignore("checkpoint.checkpoint_serialization", kBool, kCheckpoints);
   schema.ignore("checkpoint.writer.type", kText, kCheckpoints);
   schema.ignore("checkpoint.writer.decoupled", kBool, kCheckpoints);

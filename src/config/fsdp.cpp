@@ -10,15 +10,8 @@
 namespace trireme::config {
 namespace {
 
-constexpr auto kBool = Kind::boolean;
-constexpr auto kInt = Kind::integer;
-constexpr auto kText = Kind::text;
-constexpr auto kJson = Kind::json;
-
-constexpr std::string_view kUnits = "the units that are sharded are the model's blocks";
 constexpr std::string_view kPrefetch =
     "weights are gathered a unit ahead; --stage3_prefetch_bucket_size says how far";
-constexpr std::string_view kOwnSlice = "every rank reads its own slice of the weights";
 constexpr std::string_view kNoXla = "there is no XLA";
 
 /// A way of sharding: ZeRO's stage, and whether only the ranks of one host share the state.
@@ -89,7 +82,7 @@ class FsdpReader final : public SchemaReader {
     } else if (path == "reshard_after_forward") {
       read_reshard(path, value);
     } else if (path == "activation_checkpointing") {
-      if (coerce_json({.kind = kBool}, value) == true) set("gradient_checkpointing", true, path);
+      if (coerce_json({.kind = kBool}, value) == true) set("recompute", "block", path);
     } else if (path == "mixed_precision_policy") {
       read_precision(path, value);
       read_reduction(value);
@@ -178,7 +171,11 @@ class ParallelismReader final : public SchemaReader {
   }
   void read_in_code(const std::string& path, const Json& value) override {
     const auto size = coerce_json({.kind = kInt, .range = {.low = 1}}, value).get<int64_t>();
-    if (size > 1) set("shard_group_size", size, path);
+    if (path == "dp_replicate_size") {
+      set("dp_replicate_size", size, path);
+    } else if (size > 1) {
+      set("shard_group_size", size, path);
+    }
   }
 
   KeySpelling spelling_;
@@ -192,15 +189,15 @@ Schema fsdp_schema() {
   schema.honour_in_code("reshard_after_forward", kBool,
                         "`--zero_stage`: 3, and 2 for false; or a word of `--fsdp`");
   schema.honour_in_code("activation_checkpointing", kBool,
-                        "`--gradient_checkpointing`, which must not be given too");
+                        "`--recompute` block; `--gradient_checkpointing` must not be on too");
   schema.honour_in_code("mixed_precision_policy", kJson, "`--bf16`, for fp32");
   schema.honour_in_code("mixed_precision_policy.param_dtype", kText, "`--bf16`, or not for fp32");
   schema.honour_in_code("mixed_precision_policy.reduce_dtype", kText, "fp32; others are refused");
   schema.ignore("mixed_precision_policy.buffer_dtype", kText, "the rotary table is always fp32");
   schema.ignore("mixed_precision_policy.output_dtype", kText, "the loss is always fp32");
   schema.ignore("mixed_precision_policy.cast_forward_inputs", kBool, "inputs are token ids");
-  schema.refuse("offload_params", kBool, {false}, "not supported yet; nothing is offloaded");
-  schema.refuse("cpu_offload", kBool, {false}, "not supported yet; nothing is offloaded");
+  schema.refuse("offload_params", kBool, {false}, kNoOffload);
+  schema.refuse("cpu_offload", kBool, {false}, kNoOffload);
   schema.ignore("cpu_offload_pin_memory", kBool, "nothing is offloaded");
   schema.ignore("version", kInt, "there is one way of sharding");
   for (const std::string_view path : {"auto_wrap_policy", "transformer_layer_cls_to_wrap"}) {
@@ -238,7 +235,7 @@ Reading read_fsdp(const FsdpRequest& request, const OptionTable& table) {
 Schema parallelism_schema() {
   Schema schema;
   schema.honour_in_code("dp_shard_size", kInt, "`--shard_group_size`, above 1");
-  schema.ignore("dp_replicate_size", kInt, "there are data ranks / dp_shard_size copies", {1});
+  schema.honour_in_code("dp_replicate_size", kInt, "`--dp_replicate_size`");
   schema.honour("tp_size", "tensor_parallel_size");
   for (const std::string_view path : {"cp_size", "sp_size"}) {
     schema.refuse(path, kInt, {1}, "not supported yet");

@@ -13,8 +13,9 @@ namespace trireme::config {
 bool ImportReader::read_unknown(const std::string& path, const Json& value) {
   const Option* row = table().find(path).row;
   if (row == nullptr || path.starts_with("no_")) {
-    problem("unknown key {} in {}{}", printable(path), reading().source,
-            did_you_mean(path, table().names()));
+    std::vector<std::string_view> names = names_in("");
+    names.insert(names.end(), table().names().begin(), table().names().end());
+    problem("unknown key {} in {}{}", printable(path), reading().source, did_you_mean(path, names));
     return true;
   }
   if (value.is_null() || value == "") return true;  // not said
@@ -56,7 +57,16 @@ void ImportReader::refuse(const std::string& key, const Json& value, std::string
 }
 
 void ImportReader::add_line(std::string_view key, std::string_view value, std::string_view became) {
-  fmt::format_to(std::back_inserter(lines_), "  {:<32}{:<24}{}\n", key, value, became);
+  constexpr size_t kWidest = 40;
+  fmt::format_to(std::back_inserter(lines_), "  {:<31} {:<23} {}\n", key, printable(value, kWidest),
+                 became);
+}
+
+Import ImportReader::read_import(const Json& root, std::string_view program) {
+  Import result;
+  result.reading = read(root);
+  result.table = fmt::format("Imported from {} ({}):\n{}", result.reading.source, program, lines_);
+  return result;
 }
 
 }  // namespace trireme::config

@@ -8,14 +8,19 @@
 
 namespace trireme::config {
 
+struct Import {
+  Reading reading;
+  /// What became of each key, one line each; empty when the names are ours or Hugging Face's.
+  std::string table;
+};
+
 /// Keys that the schema has not are names of the option table. Keeps a table of what became of
 /// each key; what is meaningless is told there, and not among the notices.
 class ImportReader : public SchemaReader {
  public:
   using SchemaReader::SchemaReader;
 
-  /// One line a key: key, value, what it became.
-  const std::string& table_of_keys() const { return lines_; }
+  Import read_import(const Json& root, std::string_view program);
 
  protected:
   bool read_unknown(const std::string& path, const Json& value) override;
@@ -37,10 +42,6 @@ class ImportReader : public SchemaReader {
 Schema llama_factory_schema();
 Schema axolotl_schema();
 
-struct Import {
-  Reading reading;
-  std::string table;  // empty when the names are ours or Hugging Face's
-};
 Import import_llama_factory(const Json& root, const OptionTable& table, const std::string& source);
 Import import_axolotl(const Json& root, const OptionTable& table, const std::string& source);
 

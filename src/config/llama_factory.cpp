@@ -10,31 +10,12 @@
 namespace trireme::config {
 namespace {
 
-constexpr auto kBool = Kind::boolean;
-constexpr auto kInt = Kind::integer;
-constexpr auto kReal = Kind::real;
-constexpr auto kText = Kind::text;
-constexpr auto kJson = Kind::json;
-
-constexpr std::string_view kLater = "not supported yet";
 constexpr std::string_view kFull = "finetuning_type is full";
 constexpr std::string_view kStages = "stage is pt or sft";
-constexpr std::string_view kKernels = "the native kernels are what runs, on every device";
 constexpr std::string_view kNoHub = "nothing is downloaded";
 constexpr std::string_view kNoMedia = "samples are text";
 constexpr std::string_view kNoGeneration = "training generates nothing";
 constexpr std::string_view kNoTemplate = "no template is applied";
-constexpr std::string_view kNoTracker = "no tracker is fed";
-
-using Paths = std::initializer_list<std::string_view>;
-
-void ignore_all(Schema& schema, std::string_view why, Paths paths) {
-  for (const std::string_view path : paths) schema.ignore(path, kJson, why);
-}
-void refuse_all(Schema& schema, Kind kind, const std::vector<Json>& neutral, Paths paths,
-                std::string_view why = kLater) {
-  for (const std::string_view path : paths) schema.refuse(path, kind, neutral, why);
-}
 
 void add_method(Schema& schema) {
   schema.honour_in_code("stage", kText,
@@ -45,83 +26,88 @@ void add_method(Schema& schema) {
   schema.honour("train_from_scratch", "init_from_config");
   schema.honour_in_code("disable_gradient_checkpointing", kBool,
                         "`--gradient_checkpointing` is its opposite, and on when it is left out");
-  refuse_all(schema, kBool, {false},
-             {"use_galore", "use_apollo", "use_badam", "use_adam_mini", "use_llama_pro", "use_mca",
-              "use_megatron_bridge", "use_hyper_parallel", "use_dft_loss", "use_asft_loss",
-              "use_eaft_loss", "use_kt", "fp8", "create_new_adapter", "use_ray"});
+  schema.refuse_all(
+      kBool, {false},
+      {"use_galore", "use_apollo", "use_badam", "use_adam_mini", "use_llama_pro", "use_mca",
+       "use_megatron_bridge", "use_hyper_parallel", "use_dft_loss", "use_asft_loss",
+       "use_eaft_loss", "use_kt", "fp8", "create_new_adapter", "use_ray"});
   schema.refuse("pure_bf16", kBool, {false}, "not supported; bf16 keeps exact fp32 masters");
-  refuse_all(schema, kText, {""}, {"adapter_name_or_path", "adapter_folder", "mixture_of_depths"});
-  refuse_all(schema, kInt, {}, {"quantization_bit", "early_stopping_steps"});
-  refuse_all(schema, kReal, {0}, {"moe_aux_loss_coef"});
-  ignore_all(schema, kFull,
-             {"lora_rank",
-              "lora_alpha",
-              "lora_dropout",
-              "lora_target",
-              "additional_target",
-              "loraplus_lr_ratio",
-              "loraplus_lr_embedding",
-              "use_rslora",
-              "use_dora",
-              "pissa_init",
-              "pissa_iter",
-              "pissa_convert",
-              "module_dropout",
-              "oft_rank",
-              "oft_block_size",
-              "oft_target",
-              "freeze_trainable_layers",
-              "freeze_trainable_modules",
-              "freeze_extra_modules",
-              "quantization_method",
-              "quantization_type",
-              "double_quantization",
-              "quantization_device_map"});
-  ignore_all(schema, kStages,
-             {"pref_beta",
-              "pref_ftx",
-              "pref_bco_weight",
-              "pref_loss",
-              "dpo_label_smoothing",
-              "kto_chosen_weight",
-              "kto_rejected_weight",
-              "simpo_gamma",
-              "ppo_buffer_size",
-              "ppo_epochs",
-              "ppo_score_norm",
-              "ppo_target",
-              "ppo_whiten_rewards",
-              "ref_model",
-              "ref_model_adapters",
-              "ref_model_quantization_bit",
-              "reward_model",
-              "reward_model_adapters",
-              "reward_model_quantization_bit",
-              "reward_model_type"});
+  schema.refuse_all(kText, {""}, {"adapter_name_or_path", "adapter_folder", "mixture_of_depths"});
+  schema.refuse_all(kInt, {}, {"quantization_bit", "early_stopping_steps"});
+  schema.refuse_all(kReal, {0}, {"moe_aux_loss_coef"});
+}
+
+/// What belongs to methods that are refused.
+void add_other_methods(Schema& schema) {
+  schema.ignore_all(kFull, {"lora_rank",
+                            "lora_alpha",
+                            "lora_dropout",
+                            "lora_target",
+                            "additional_target",
+                            "loraplus_lr_ratio",
+                            "loraplus_lr_embedding",
+                            "use_rslora",
+                            "use_dora",
+                            "pissa_init",
+                            "pissa_iter",
+                            "pissa_convert",
+                            "module_dropout",
+                            "oft_rank",
+                            "oft_block_size",
+                            "oft_target",
+                            "freeze_trainable_layers",
+                            "freeze_trainable_modules",
+                            "freeze_extra_modules",
+                            "quantization_method",
+                            "quantization_type",
+                            "double_quantization",
+                            "quantization_device_map"});
+  schema.ignore_all(kStages, {"pref_beta",
+                              "pref_ftx",
+                              "pref_bco_weight",
+                              "pref_loss",
+                              "dpo_label_smoothing",
+                              "kto_chosen_weight",
+                              "kto_rejected_weight",
+                              "simpo_gamma",
+                              "ppo_buffer_size",
+                              "ppo_epochs",
+                              "ppo_score_norm",
+                              "ppo_target",
+                              "ppo_whiten_rewards",
+                              "ref_model",
+                              "ref_model_adapters",
+                              "ref_model_quantization_bit",
+                              "reward_model",
+                              "reward_model_adapters",
+                              "reward_model_quantization_bit",
+                              "reward_model_type"});
 }
 
 void add_model(Schema& schema) {
-  refuse_all(schema, kBool, {false}, {"resize_vocab", "split_special_tokens", "shift_attn"});
+  schema.refuse_all(kBool, {false}, {"resize_vocab", "split_special_tokens", "shift_attn"});
   schema.refuse("upcast_lmhead_output", kBool, {false}, kLater);
-  refuse_all(schema, kText, {""},
-             {"add_tokens", "add_special_tokens", "new_special_tokens_config", "rope_scaling"});
+  schema.refuse_all(
+      kText, {""},
+      {"add_tokens", "add_special_tokens", "new_special_tokens_config", "rope_scaling"});
   schema.refuse("model_revision", kText, {"main"}, "not supported; name the model folder");
   schema.ignore("upcast_layernorm", kBool, "norms are always computed in fp32");
-  ignore_all(schema, kKernels,
-             {"flash_attn", "use_unsloth", "use_unsloth_gc", "enable_liger_kernel",
-              "use_v1_kernels", "use_reentrant_gc", "low_cpu_mem_usage", "use_fast_tokenizer"});
-  ignore_all(schema, kNoHub,
-             {"cache_dir", "hf_hub_token", "ms_hub_token", "om_hub_token", "offload_folder"});
-  ignore_all(schema, kNoMedia,
-             {"media_dir", "image_max_pixels", "image_min_pixels", "image_do_pan_and_scan",
-              "crop_to_patches", "video_max_pixels", "video_min_pixels", "video_fps",
-              "video_maxlen", "use_audio_in_video", "audio_sampling_rate", "freeze_vision_tower",
-              "freeze_multi_modal_projector"});
-  ignore_all(schema, kNoGeneration,
-             {"infer_backend", "infer_dtype", "use_kv_cache", "do_sample", "temperature", "top_p",
-              "top_k", "num_beams", "max_length", "max_new_tokens", "repetition_penalty",
-              "length_penalty", "skip_special_tokens", "eval_num_beams", "vllm_maxlen",
-              "vllm_gpu_util", "vllm_enforce_eager", "vllm_config", "sglang_maxlen"});
+  schema.ignore_all(
+      kKernels, {"flash_attn", "use_unsloth", "use_unsloth_gc", "enable_liger_kernel",
+                 "use_v1_kernels", "use_reentrant_gc", "low_cpu_mem_usage", "use_fast_tokenizer"});
+  schema.ignore_all(
+      kNoHub, {"cache_dir", "hf_hub_token", "ms_hub_token", "om_hub_token", "offload_folder"});
+  schema.ignore_all(
+      kNoMedia, {"media_dir", "image_max_pixels", "image_min_pixels", "image_do_pan_and_scan",
+                 "crop_to_patches", "video_max_pixels", "video_min_pixels", "video_fps",
+                 "video_maxlen", "use_audio_in_video", "audio_sampling_rate", "freeze_vision_tower",
+                 "freeze_multi_modal_projector"});
+  schema.ignore_all(
+      kNoGeneration,
+      {"infer_backend", "infer_dtype", "use_kv_cache", "do_sample", "temperature", "top_p", "top_k",
+       "num_beams", "max_length", "max_new_tokens", "repetition_penalty", "length_penalty",
+       "skip_special_tokens", "eval_num_beams", "vllm_maxlen", "vllm_gpu_util",
+       "vllm_enforce_eager", "vllm_config", "sglang_maxlen"});
   schema.ignore("print_param_status", kBool, "trireme plan shows the parameters");
 }
 
@@ -136,10 +122,10 @@ void add_data(Schema& schema) {
   schema.honour("cutoff_len", "max_seq_length");
   schema.honour_in_code("disable_shuffling", kBool,
                         "`--train_sampling_strategy` sequential when true");
-  refuse_all(schema, kBool, {false}, {"eval_on_each_dataset", "compute_accuracy"});
+  schema.refuse_all(kBool, {false}, {"eval_on_each_dataset", "compute_accuracy"});
   schema.refuse("predict_with_generate", kBool, {false}, kLater);
-  ignore_all(schema, kNoTemplate,
-             {"tool_format", "default_system", "enable_thinking", "preserve_thinking"});
+  schema.ignore_all(kNoTemplate,
+                    {"tool_format", "default_system", "enable_thinking", "preserve_thinking"});
   schema.ignore("overwrite_cache", kBool, "no prepared copy is kept");
   schema.ignore("preprocessing_batch_size", kInt, "rows are read in chunks, by all cores");
   schema.ignore("data_shared_file_system", kBool, "every rank reads the file itself");
@@ -147,18 +133,18 @@ void add_data(Schema& schema) {
 }
 
 void add_watching(Schema& schema) {
-  ignore_all(schema, kNoTracker,
-             {"use_swanlab", "swanlab_project", "swanlab_workspace", "swanlab_run_name",
-              "swanlab_mode", "swanlab_api_key", "swanlab_logdir"});
+  schema.ignore_all(kNoTracker,
+                    {"use_swanlab", "swanlab_project", "swanlab_workspace", "swanlab_run_name",
+                     "swanlab_mode", "swanlab_api_key", "swanlab_logdir"});
   schema.ignore("include_effective_tokens_per_second", kBool,
                 "tokens_per_second is always in metrics.jsonl");
   schema.refuse("enable_torch_profiler", kBool, {false}, kLater);
-  ignore_all(schema, "enable_torch_profiler is off",
-             {"profiler_output_dir", "profiler_wait_steps", "profiler_warmup_steps",
-              "profiler_active_steps", "profiler_repeat"});
-  ignore_all(schema, "use_ray is off",
-             {"ray_run_name", "ray_storage_path", "ray_num_workers", "resources_per_worker",
-              "placement_strategy", "ray_init_kwargs"});
+  schema.ignore_all("enable_torch_profiler is off",
+                    {"profiler_output_dir", "profiler_wait_steps", "profiler_warmup_steps",
+                     "profiler_active_steps", "profiler_repeat"});
+  schema.ignore_all("use_ray is off",
+                    {"ray_run_name", "ray_storage_path", "ray_num_workers", "resources_per_worker",
+                     "placement_strategy", "ray_init_kwargs"});
 }
 
 class LlamaFactoryReader final : public ImportReader {
@@ -308,6 +294,7 @@ class LlamaFactoryReader final : public ImportReader {
 Schema llama_factory_schema() {
   Schema schema;
   add_method(schema);
+  add_other_methods(schema);
   add_data(schema);
   add_model(schema);
   add_watching(schema);
@@ -316,12 +303,7 @@ Schema llama_factory_schema() {
 
 Import import_llama_factory(const Json& root, const OptionTable& table, const std::string& source) {
   const Schema schema = llama_factory_schema();
-  LlamaFactoryReader reader(schema, table, source);
-  Import result;
-  result.reading = reader.read(root);
-  result.table =
-      fmt::format("Imported from {} (LLaMA-Factory):\n{}", source, reader.table_of_keys());
-  return result;
+  return LlamaFactoryReader(schema, table, source).read_import(root, "LLaMA-Factory");
 }
 
 }  // namespace trireme::config

@@ -19,6 +19,12 @@ namespace trireme::config {
 /// the path of a file. `document`: the path of a file, or the JSON that could lie in it, as a
 /// string.
 enum class Kind { boolean, integer, real, steps, text, path, choice, list, json, document };
+/// For tables.
+inline constexpr auto kBool = Kind::boolean;
+inline constexpr auto kInt = Kind::integer;
+inline constexpr auto kReal = Kind::real;
+inline constexpr auto kText = Kind::text;
+inline constexpr auto kJson = Kind::json;
 
 /// honoured: it acts. meaningless: it is accepted, has no effect here and the reason is reported.
 /// refused: only its neutral values are accepted, every other one is a ConfigError with the reason.

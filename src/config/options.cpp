@@ -1,5 +1,6 @@
 #include "config/option.h"
 #include "config/option_builders.h"
+#include "config/reasons.h"
 
 namespace trireme::config {
 
@@ -49,7 +50,6 @@ using Rows = std::vector<Option>;
 // Products of three of these stay far inside 64 bits.
 constexpr double kMaxBatch = 1 << 20;
 constexpr double kMaxRanks = 1 << 20;
-constexpr std::string_view kLater = "not supported yet";
 
 void append_model_and_data(Rows& rows) {
   const auto model = OptionGroup::model;
@@ -247,7 +247,7 @@ void append_fsdp(Rows& rows) {
                             {"true", "full_shard", ""},
                             {"false", "none", ""},
                             {"none", "none", ""},
-                            {"offload", "", "not supported yet; nothing is offloaded"}})
+                            {"offload", "", "offload is not supported yet; leave the word out"}})
                     .alone_means("true");
   fsdp.set = [](RunConfig& config, const Json& value) {
     config.fsdp.clear();
@@ -275,6 +275,9 @@ void append_zero(Rows& rows) {
                      .also({"deepspeed_config"})
                      .alone_means(""));
   rows.push_back(shard_group_row());
+  rows.push_back(field("dp_replicate_size", group, &RunConfig::dp_replicate_size,
+                       "copies of the state: data ranks / shard_group_size; 0: follows from them")
+                     .at_least(0));
   rows.push_back(field("reduce_at", group, &RunConfig::reduce_at,
                        "when gradients are reduced: each micro-batch, or once an update; auto: "
                        "boundary for stages 0 and 1, micro for 2 and 3"));
@@ -314,6 +317,21 @@ void append_layout(Rows& rows) {
   const auto group = OptionGroup::layout;
   rows.push_back(field("bf16", OptionGroup::numbers, &RunConfig::bf16,
                        "bf16 weights and activations; masters, moments and gradients stay fp32"));
+  rows.push_back(another_spelling(
+                     "torch_dtype", OptionGroup::numbers, Kind::choice, "bf16",
+                     [](const Json& value) { return value == "bfloat16" ? Json(true) : Json(); },
+                     "bfloat16 is --bf16, with exact fp32 masters; weights are read as exactly as "
+                     "they are stored")
+                     .also({"dtype"})
+                     .words({{"auto", "", ""},
+                             {"float32", "", ""},
+                             {"bfloat16", "", ""},
+                             {"fp32", "float32", ""},
+                             {"bf16", "bfloat16", ""},
+                             {"torch.float32", "float32", ""},
+                             {"torch.bfloat16", "bfloat16", ""},
+                             {"float16", "", "not supported; bfloat16 needs no loss scale"},
+                             {"fp16", "", "not supported; bfloat16 needs no loss scale"}}));
   rows.push_back(field("device", group, &RunConfig::device, "where ranks compute"));
   rows.push_back(another_spelling(
                      "use_cpu", group, Kind::boolean, "device",

@@ -1,32 +1,21 @@
 // Names that do not act here: Hugging Face's TrainingArguments first, then TRL's, LLaMA-Factory's
 // and axolotl's. A name leaves this file when it is built.
 #include "config/option_builders.h"
+#include "config/reasons.h"
 
 namespace trireme::config::build {
 namespace {
 
 using Rows = std::vector<Option>;
-constexpr auto kBool = Kind::boolean;
-constexpr auto kInt = Kind::integer;
-constexpr auto kReal = Kind::real;
-constexpr auto kText = Kind::text;
-constexpr auto kJson = Kind::json;
 
-constexpr std::string_view kLater = "not supported yet";
 constexpr std::string_view kMetrics = "metrics.jsonl has every update, whatever is printed";
 constexpr std::string_view kNoHub = "nothing is sent to the hub";
 constexpr std::string_view kNoDdp = "gradients are reduced a unit at a time, without DDP's buckets";
 constexpr std::string_view kNoLoader = "batches are built ahead natively, without worker processes";
-constexpr std::string_view kFused = "the native kernels are what runs, on every device";
-constexpr std::string_view kUnits = "the units that are sharded are the model's blocks";
 constexpr std::string_view kUseDataPath = "not supported yet; name a JSONL file with --data_path";
-constexpr std::string_view kNoPacking = "samples are not packed, and attention skips padding";
 
 void append_model(Rows& rows) {
   const auto group = OptionGroup::model;
-  rows.push_back(refused("torch_dtype", group, kText, {"auto", "float32", "fp32"},
-                         "not supported yet; --bf16 computes in bf16 with exact fp32 masters")
-                     .also({"dtype"}));
   rows.push_back(meaningless("attn_implementation", group, kText,
                              "there is one attention, in blocks and without padding"));
   rows.push_back(
@@ -118,10 +107,10 @@ void append_training(Rows& rows) {
                          "not supported yet; evaluation computes as training does"));
   rows.push_back(refused("fp16_full_eval", numbers, kBool, {false},
                          "not supported; evaluation computes as training does"));
-  rows.push_back(refused("master_dtype", numbers, kText, {"fp32"}, kLater));
-  rows.push_back(refused("moment_dtype", numbers, kText, {"fp32"}, kLater));
-  rows.push_back(refused("gradient_dtype", numbers, kText, {"fp32"}, kLater));
-  rows.push_back(refused("reduce_dtype", numbers, kText, {"fp32"}, kLater));
+  for (const std::string_view name :
+       {"master_dtype", "moment_dtype", "gradient_dtype", "reduce_dtype"}) {
+    rows.push_back(refused(name, numbers, kText, {"fp32", "float32"}, kAllFp32));
+  }
   rows.push_back(meaningless("deterministic", numbers, kText,
                              "on CPU ranks the same layout always gives the same bits"));
   rows.push_back(meaningless("full_determinism", numbers, kBool,
@@ -139,13 +128,13 @@ void append_layout(Rows& rows) {
   rows.push_back(meaningless("fsdp_transformer_layer_cls_to_wrap", group, kText, kUnits));
   rows.push_back(meaningless("gradient_checkpointing_kwargs", group, kJson,
                              "recomputation has no variants; --recompute chooses its level"));
-  rows.push_back(meaningless("torch_compile", group, kBool, kFused));
-  rows.push_back(meaningless("torch_compile_backend", group, kText, kFused));
-  rows.push_back(meaningless("torch_compile_mode", group, kText, kFused));
+  rows.push_back(meaningless("torch_compile", group, kBool, kKernels));
+  rows.push_back(meaningless("torch_compile_backend", group, kText, kKernels));
+  rows.push_back(meaningless("torch_compile_mode", group, kText, kKernels));
   rows.push_back(meaningless("torch_empty_cache_steps", group, kInt,
                              "memory is planned once; there is no cache"));
-  rows.push_back(meaningless("use_liger_kernel", group, kBool, kFused));
-  rows.push_back(meaningless("liger_kernel_config", group, kJson, kFused));
+  rows.push_back(meaningless("use_liger_kernel", group, kBool, kKernels));
+  rows.push_back(meaningless("liger_kernel_config", group, kJson, kKernels));
   rows.push_back(meaningless("ddp_backend", group, kText, "communication follows --device"));
   rows.push_back(meaningless("ddp_bucket_cap_mb", group, kReal, kNoDdp));
   rows.push_back(meaningless("ddp_find_unused_parameters", group, kBool, kNoDdp));

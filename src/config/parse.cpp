@@ -17,6 +17,11 @@ namespace {
 
 constexpr std::string_view kOrAuto = ", or write \"auto\" in the file";
 
+/// A section of a configuration file is called by its place there.
+std::string source_of(const std::string& read, const std::string& origin) {
+  return read.ends_with(" JSON") && !origin.starts_with("--") ? origin : read;
+}
+
 void apply_fsdp(Assembly& assembly, const OptionTable& table) {
   const RunConfig& config = assembly.config();
   if (config.fsdp.empty() && config.fsdp_config.empty()) return;
@@ -29,7 +34,7 @@ void apply_fsdp(Assembly& assembly, const OptionTable& table) {
     request.keys_source = "fsdp_config";
   } else {
     request.keys = read_given_json(config.fsdp_config, "the FSDP JSON", &given);
-    request.keys_source = given.source;
+    request.keys_source = source_of(given.source, assembly.result().origins.at("fsdp_config"));
     if (!given.problems.empty()) return assembly.apply_beside(given, "");
   }
   Reading reading = read_fsdp(request, table);
@@ -41,9 +46,8 @@ void apply_fsdp(Assembly& assembly, const OptionTable& table) {
     reading.problems.push_back(
         "fsdp and deepspeed are both given: both say how to shard; give one");
   }
-  const bool recomputes = std::ranges::any_of(reading.settings, [](const Setting& each) {
-    return each.option == "gradient_checkpointing";
-  });
+  const bool recomputes = std::ranges::any_of(
+      reading.settings, [](const Setting& each) { return each.option == "recompute"; });
   if (recomputes && assembly.knows("gradient_checkpointing") && config.gradient_checkpointing) {
     reading.problems.push_back(fmt::format(
         "activation_checkpointing in {} and gradient_checkpointing are the same: give one",
@@ -57,7 +61,10 @@ void apply_parallelism(Assembly& assembly, const OptionTable& table) {
   if (given.empty()) return;
   Reading reading;
   const Json keys = read_given_json(given, "the parallelism JSON", &reading);
-  if (reading.problems.empty()) reading = read_parallelism(keys, reading.source, nullptr, table);
+  if (reading.problems.empty()) {
+    const std::string& origin = assembly.result().origins.at("parallelism_config");
+    reading = read_parallelism(keys, source_of(reading.source, origin), nullptr, table);
+  }
   assembly.apply_beside(reading, "");
 }
 

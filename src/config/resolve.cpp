@@ -114,6 +114,31 @@ int64_t data_ranks_of_host(const RunConfig& config, int64_t data_ranks, int64_t 
   return std::clamp<int64_t>(host_ranks / stride, 1, data_ranks);
 }
 
+/// Copies of the state x ranks that share one = data ranks.
+void settle_copies(ParseResult& result, int64_t data_ranks) {
+  RunConfig& config = result.config;
+  const int64_t copies = config.dp_replicate_size;
+  if (copies == 0) return;
+  const auto contradict = [&](const std::string& why) {
+    const std::string& origin = result.origins.at("dp_replicate_size");
+    result.contradictions.push_back(
+        fmt::format("{}: {}", said(origin, std::to_string(copies)), why));
+  };
+  if (config.shard_group_size > 0) {
+    const int64_t ranks = copies * config.shard_group_size;
+    if (ranks != data_ranks) {
+      contradict(fmt::format("with shard_group_size {} that makes {} data ranks, and there are {}",
+                             config.shard_group_size, ranks, data_ranks));
+    }
+  } else if (config.zero.stage == 0 && copies != data_ranks) {
+    contradict(fmt::format("at zero_stage 0 each of the {} data ranks holds a copy", data_ranks));
+  } else if (data_ranks % copies != 0) {
+    contradict(fmt::format("the {} data ranks must be a multiple of it", data_ranks));
+  } else if (config.zero.stage > 0 && copies > 1) {
+    config.shard_group_size = data_ranks / copies;
+  }
+}
+
 void settle_length(ParseResult& result, const ModelFacts& facts) {
   int64_t& length = result.config.max_seq_length;
   if (length == 0) {
@@ -134,18 +159,21 @@ void resolve(ParseResult& result, const ModelFacts& facts, int64_t world_size, i
   check(world_size >= 1 && facts.hidden_size >= 1 && facts.max_position_embeddings >= 1,
         "resolve: {} ranks, hidden size {}, {} positions", world_size, facts.hidden_size,
         facts.max_position_embeddings);
+  RunConfig& config = result.config;
   const int64_t data_ranks = count_data_ranks(result, world_size);
-  if (data_ranks > 0) BatchTriple(result, data_ranks).settle();
+  if (data_ranks > 0) {
+    if (config.shard_group_size == kShardGroupHost) {
+      config.shard_group_size = data_ranks_of_host(config, data_ranks, host_ranks);
+    }
+    settle_copies(result, data_ranks);
+    BatchTriple(result, data_ranks).settle();
+  }
   throw_if_any(result.contradictions);
 
-  RunConfig& config = result.config;
   settle_length(result, facts);
   if (config.eval_steps == 0) config.eval_steps = config.logging_steps;
   if (config.reduce_at == ReduceAt::automatic) {
     config.reduce_at = config.zero.stage <= 1 ? ReduceAt::boundary : ReduceAt::micro;
-  }
-  if (config.shard_group_size == kShardGroupHost) {
-    config.shard_group_size = data_ranks_of_host(config, data_ranks, host_ranks);
   }
   if (config.zero.param_persistence_threshold == ZeroConfig::kPersistenceAuto) {
     config.zero.param_persistence_threshold = 10 * facts.hidden_size;

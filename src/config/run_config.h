@@ -143,6 +143,7 @@ struct RunConfig {
   ZeroConfig zero;
   /// Ranks that share one copy of the state; 0: all data ranks. kShardGroupHost until resolve().
   int64_t shard_group_size = 0;
+  int64_t dp_replicate_size = 0;             // copies of the state; 0: as many as follow
   ReduceAt reduce_at = ReduceAt::automatic;  // automatic: until resolve
   bool gradient_checkpointing = false;       // recompute = block unless `recompute` is given
   std::vector<RecomputeSpan> recompute;      // from the front; blocks beyond the spans: none

@@ -40,6 +40,13 @@ void Schema::refuse(std::string_view path, Kind kind, std::vector<Json> neutral,
                    .neutral = std::move(neutral),
                    .why = why});
 }
+void Schema::ignore_all(std::string_view why, Paths paths) {
+  for (const std::string_view path : paths) ignore(path, kJson, why);
+}
+void Schema::refuse_all(Kind kind, const std::vector<Json>& neutral, Paths paths,
+                        std::string_view why) {
+  for (const std::string_view path : paths) refuse(path, kind, neutral, why);
+}
 void Schema::alias(std::string_view spelling, std::string_view path) {
   aliases_.emplace_back(spelling, path);
 }
@@ -124,19 +131,24 @@ void SchemaReader::read_entry(const std::string& prefix, const std::string& name
   }
 }
 
+std::vector<std::string_view> SchemaReader::names_in(const std::string& section) const {
+  const std::string start = section.empty() ? "" : section + ".";
+  std::vector<std::string_view> names;
+  for (const auto& [path, key] : keys_) {
+    if (!path.starts_with(start)) continue;
+    const std::string_view rest = path.substr(start.size());
+    names.push_back(rest.substr(0, std::min(rest.find('.'), rest.size())));
+  }
+  return names;
+}
+
 /// The nearest name beside it, else the only place where a key of that very name belongs.
 std::string SchemaReader::suggestion(const std::string& prefix, const std::string& name) const {
-  const std::string start = prefix.empty() ? "" : prefix + ".";
-  std::vector<std::string_view> beside;
   std::vector<std::string_view> elsewhere;
   for (const auto& [path, key] : keys_) {
-    if (path.starts_with(start)) {
-      const std::string_view rest = path.substr(start.size());
-      beside.push_back(rest.substr(0, std::min(rest.find('.'), rest.size())));
-    }
     if (path.substr(path.rfind('.') + 1) == name) elsewhere.push_back(path);
   }
-  const std::string words = did_you_mean(name, beside);
+  const std::string words = did_you_mean(name, names_in(prefix));
   if (words.empty() && elsewhere.size() == 1) {
     return fmt::format(" (did you mean '{}'?)", elsewhere.front());
   }
@@ -144,6 +156,7 @@ std::string SchemaReader::suggestion(const std::string& prefix, const std::strin
 }
 
 void SchemaReader::read_key(const SchemaKey& key, const std::string& path, const Json& value) {
+  if (value.is_null()) return;
   try {
     if (key.support != Support::honoured) {
       read_other(key, path, value);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "config/option_table.h"
+#include "config/reasons.h"
 
 namespace trireme::config {
 
@@ -34,6 +35,10 @@ class Schema {
   void ignore(std::string_view path, Kind kind, std::string_view why,
               std::vector<Json> neutral = {});
   void refuse(std::string_view path, Kind kind, std::vector<Json> neutral, std::string_view why);
+  using Paths = std::initializer_list<std::string_view>;
+  void ignore_all(std::string_view why, Paths paths);
+  void refuse_all(Kind kind, const std::vector<Json>& neutral, Paths paths,
+                  std::string_view why = kLater);
   /// Another spelling of a key or section.
   void alias(std::string_view spelling, std::string_view path);
 
@@ -100,6 +105,8 @@ class SchemaReader {
   /// After a value was set, and for a meaningless one.
   virtual void on_set(const std::string&, const Json&, const Setting&) {}
   virtual void on_ignored(const std::string& path, const Json& value, std::string_view why);
+  /// Keys and sections of a section; "": of the document.
+  std::vector<std::string_view> names_in(const std::string& section) const;
   /// How messages call a key.
   virtual std::string label(const std::string& path) const { return path; }
 

@@ -60,6 +60,8 @@ TEST(Json, RefusesWithLine) {
   EXPECT_EQ(refusal("{\"a\": 1, \"\\u0061\": 2}"), "f:1: key 'a' appears twice");
   EXPECT_EQ(refusal("[1,\n2"), "f:2: the text ends where ']' belongs");
   EXPECT_EQ(refusal("[1 2]"), "f:1: expected ']' after an element, found '2'");
+  EXPECT_EQ(refusal("{\n// why\n\"a\": 1}"), "f:2: JSON has no comments; remove them");
+  EXPECT_EQ(refusal("{\"a\": 1,\n}"), "f:2: a comma stands before '}'");
   EXPECT_EQ(refusal(""), "f:1: the text ends where a value belongs");
   EXPECT_EQ(refusal("[1] x"), "f:1: text after the end of the JSON value");
   for (const char* text : {"{a: 1}",

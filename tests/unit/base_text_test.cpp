@@ -37,6 +37,9 @@ TEST(NearestName, FindsWhatWasMeantAndNothingElse) {
   EXPECT_EQ(nearest_name("sede", kNames), "seed");
   EXPECT_EQ(nearest_name("tokenizer", kNames), "");
   EXPECT_EQ(nearest_name("x", kNames), "");
+  constexpr std::array<std::string_view, 2> kLong = {"train_batch",
+                                                     "train_micro_batch_size_per_gpu"};
+  EXPECT_EQ(nearest_name("train_micro_batch", kLong), kLong[1]) << "the name begins with it";
   EXPECT_EQ(did_you_mean("save-stepz", kNames), " (did you mean 'save_steps'?)");
   EXPECT_EQ(did_you_mean("tokenizer", kNames), "");
 }

@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -60,6 +62,69 @@ inline std::string test_data(const std::string& name) {
   return read_file(std::string(TRIREME_SOURCE_DIR) + "/tests/data/config/" + name);
 }
 
+inline void expect_parts(const std::string& text, const Json& parts) {
+  for (const Json& part : parts) {
+    EXPECT_TRUE(contains(text, part.get<std::string>())) << part << " is not in\n" << text;
+  }
+}
+
+/// Each part in a line of its own, and no other line.
+inline void expect_lines(std::vector<std::string> lines, const Json& parts) {
+  for (const Json& part : parts) {
+    const auto found = std::ranges::find_if(
+        lines, [&](const std::string& line) { return contains(line, part.get<std::string>()); });
+    if (found == lines.end()) {
+      ADD_FAILURE() << part << " is not among\n" << joined(lines);
+    } else {
+      lines.erase(found);
+    }
+  }
+  EXPECT_TRUE(lines.empty()) << joined(lines);
+}
+
+/// The sentences of a ConfigError.
+inline std::vector<std::string> sentences(const std::string& message) {
+  std::vector<std::string> lines;
+  std::istringstream text(message);
+  for (std::string line; std::getline(text, line);) lines.push_back(line);
+  if (lines.size() > 1) lines.erase(lines.begin());  // how many there are
+  return lines;
+}
+
+/// The model of the tables of cases.
+inline constexpr ModelFacts kFacts = {.hidden_size = 3584, .max_position_embeddings = 32768};
+
+/// Runs "args" on "ranks" ranks, "host_ranks" of them on a host (8 each), with the variables
+/// of "environment". Then all of "errors" are the sentences of the error; or all of "expect" is in
+/// the effective configuration, all of "table" in that of an imported file, and "notices", where
+/// they are given, are the notices.
+inline void run_case(const Json& each) {
+  SCOPED_TRACE(each.at("name").get<std::string>());
+  ParseSettings settings;
+  const Json variables = each.value("environment", Json::object());
+  settings.environment = [&](std::string_view name) -> std::optional<std::string> {
+    const auto found = variables.find(std::string(name));
+    if (found == variables.end()) return std::nullopt;
+    return found->get<std::string>();
+  };
+  ParseResult result;
+  std::string error;
+  try {
+    result = parse(each.at("args").get<Words>(), settings);
+    resolve(result, kFacts, each.value("ranks", 8), each.value("host_ranks", 8));
+  } catch (const ConfigError& thrown) {
+    error = thrown.what();
+  }
+  expect_lines(sentences(error), each.value("errors", Json::array()));
+  if (!error.empty()) return;
+  const Json settled = effective(result.config);
+  const Json expected = each.value("expect", Json::object());
+  for (const auto& [name, value] : expected.items()) EXPECT_EQ(settled.at(name), value) << name;
+  expect_parts(result.import_table, each.value("table", Json::array()));
+  expect_parts(joined(result.notices), each.value("some_notices", Json::array()));
+  if (each.contains("notices")) expect_lines(result.notices, each.at("notices"));
+}
+
 /// "seed" -> "seqed".
 inline std::string misspelt(std::string_view name) {
   std::string word(name);
@@ -79,6 +144,7 @@ inline Json good_value(const Option& row) {
   if (row.name == "lr_scheduler_kwargs") return Json{{"num_cycles", 2.0}};
   if (row.name == "warmup_ratio") return 0.25;
   if (row.name == "use_cpu") return true;
+  if (row.name == "torch_dtype") return "bfloat16";
   switch (row.rule.kind) {
     case Kind::boolean:
       return !row.get(RunConfig{}).get<bool>();
