@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/math.h"
+#include "config/words.h"
 
 namespace trireme::plan {
 
@@ -64,18 +65,10 @@ void check_request(const ScheduleRequest& request) {
 
 }  // namespace
 
-std::string_view name_of(Work work) {
-  switch (work) {
-    case Work::forward:
-      return "forward";
-    case Work::backward:
-      return "backward";
-    case Work::input_gradient:
-      return "input gradient";
-    case Work::weight_gradient:
-      return "weight gradient";
-  }
-  return "?";
+std::string name_of(const ScheduleRequest& request) {
+  return fmt::format(
+      "{}: {} stages{}, {} micro-batches", config::word_of(request.kind), request.stages,
+      request.chunks > 1 ? fmt::format(" x {} chunks", request.chunks) : "", request.micro_batches);
 }
 
 std::vector<Slot> schedule_of(const ScheduleRequest& request, int stage) {

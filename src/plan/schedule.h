@@ -8,7 +8,7 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
+#include <string>
 #include <vector>
 
 #include "config/run_config.h"
@@ -23,7 +23,6 @@ using config::PipelineSchedule;
 
 /// backward = both halves in one. zero_bubble has only the halves, the others only the whole.
 enum class Work : uint8_t { forward, backward, input_gradient, weight_gradient };
-std::string_view name_of(Work work);
 
 struct Slot {
   Work work = Work::forward;
@@ -41,6 +40,9 @@ struct ScheduleRequest {
 
   int virtual_stages() const { return stages * chunks; }
 };
+
+/// "interleaved: 4 stages x 2 chunks, 8 micro-batches".
+std::string name_of(const ScheduleRequest& request);
 
 /// The work of one stage, in program order.
 std::vector<Slot> schedule_of(const ScheduleRequest& request, int stage);

@@ -41,6 +41,13 @@ double ready(const ScheduleRequest& request, const Ends& ends, const Slot& slot,
 
 }  // namespace
 
+WorkCosts& WorkCosts::operator+=(const WorkCosts& other) {
+  forward += other.forward;
+  input_gradient += other.input_gradient;
+  weight_gradient += other.weight_gradient;
+  return *this;
+}
+
 double WorkCosts::of(Work work) const {
   switch (work) {
     case Work::forward:
@@ -59,6 +66,19 @@ double Timeline::busy(int stage) const {
   double sum = 0;
   for (const TimedSlot& timed : stages[static_cast<size_t>(stage)]) sum += timed.end - timed.start;
   return sum;
+}
+
+double Timeline::mean_forward() const {
+  double sum = 0;
+  int64_t count = 0;
+  for (const auto& stage : stages) {
+    for (const TimedSlot& timed : stage) {
+      if (timed.slot.work != Work::forward) continue;
+      sum += timed.end - timed.start;
+      ++count;
+    }
+  }
+  return sum / static_cast<double>(count);
 }
 
 Timeline simulate(const ScheduleRequest& request, const std::vector<WorkCosts>& costs) {

@@ -13,6 +13,7 @@ struct WorkCosts {
   double input_gradient = 1;
   double weight_gradient = 1;
 
+  WorkCosts& operator+=(const WorkCosts& other);
   double total() const { return forward + input_gradient + weight_gradient; }
   double of(Work work) const;
 };
@@ -30,6 +31,8 @@ struct Timeline {
   double busy(int stage) const;
   /// Part of the makespan in which a stage stands still, 0 to 1.
   double bubble(int stage) const { return 1 - busy(stage) / makespan; }
+  /// Mean length of a forward, over all stages.
+  double mean_forward() const;
 };
 
 /// Runs every stage's slots in order, each as soon as what it needs is there: forward, the forward

@@ -26,12 +26,6 @@ void for_each_request(Use use) {
   }
 }
 
-std::string to_string(const ScheduleRequest& request) {
-  return fmt::format("kind {}, {} stages, {} chunks, {} micro-batches",
-                     static_cast<int>(request.kind), request.stages, request.chunks,
-                     request.micro_batches);
-}
-
 std::string letters(const std::vector<Slot>& slots) {
   std::string text;
   for (const Slot& slot : slots) {
@@ -63,7 +57,7 @@ TEST(Schedule, KnownOrders) {
 
 TEST(Schedule, EveryMicroBatchOncePerChunkAndWorkInAscendingOrder) {
   for_each_request([](const ScheduleRequest& request) {
-    SCOPED_TRACE(to_string(request));
+    SCOPED_TRACE(name_of(request));
     const bool split = request.kind == PipelineSchedule::zero_bubble;
     for (int stage = 0; stage < request.stages; ++stage) {
       std::map<std::pair<Work, int>, int> next;
@@ -102,7 +96,7 @@ Messages received(const ScheduleRequest& request, int stage, bool forward) {
 
 TEST(Schedule, EachDirectionIsOneQueue) {
   for_each_request([](const ScheduleRequest& request) {
-    SCOPED_TRACE(to_string(request));
+    SCOPED_TRACE(name_of(request));
     for (int stage = 0; stage < request.stages && request.stages > 1; ++stage) {
       const int next = (stage + 1) % request.stages;
       ASSERT_EQ(sent(request, stage, true), received(request, next, true));
@@ -113,7 +107,7 @@ TEST(Schedule, EachDirectionIsOneQueue) {
 
 TEST(Schedule, HoldsFewMicroBatches) {
   for_each_request([](const ScheduleRequest& request) {
-    SCOPED_TRACE(to_string(request));
+    SCOPED_TRACE(name_of(request));
     for (int stage = 0; stage < request.stages; ++stage) {
       const std::vector<Slot> slots = schedule_of(request, stage);
       int all = 0;
@@ -155,7 +149,7 @@ TEST(Schedule, HeldMicroBatchesAreConsecutive) {
 
 TEST(Schedule, BubblesAreThoseOfTheFormulas) {
   for_each_request([](const ScheduleRequest& request) {
-    SCOPED_TRACE(to_string(request));
+    SCOPED_TRACE(name_of(request));
     const Timeline timeline = simulate(request, alike(request));  // throws where stages wait
     const double chunks = request.chunks;
     const WorkCosts stage{chunks, chunks, chunks};

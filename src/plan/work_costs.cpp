@@ -1,0 +1,95 @@
+#include "plan/work_costs.h"
+
+#include "model/adjoint.h"
+#include "ops/signature.h"
+
+namespace trireme::plan {
+
+namespace {
+
+using model::Dim;
+using model::Node;
+using model::Ref;
+
+/// Adds up the operations of one unit's nodes.
+class UnitCost {
+ public:
+  UnitCost(const model::Dims& dims, const ops::Extent& extent, const model::UnitGraph& graph,
+           const std::vector<model::Value>& values)
+      : dims_(dims), extent_(extent), graph_(graph), values_(values) {
+    const auto tokens = static_cast<double>(extent.tokens);
+    const auto sequences = static_cast<double>(extent.sequences);
+    pairs_ = sequences > 0 ? tokens * (tokens / sequences + 1) / 2 : 0;
+  }
+
+  void add(const std::vector<Node>& nodes) {
+    for (const Node& node : nodes) {
+      if (node.kind != model::NodeKind::op) continue;
+      double& part = node.part == model::Part::forward          ? costs_.forward
+                     : node.part == model::Part::input_gradient ? costs_.input_gradient
+                                                                : costs_.weight_gradient;
+      part += ops::flops(call_of(node), pairs_);
+    }
+  }
+
+  WorkCosts costs() const {
+    if (graph_.output >= 0) return costs_;
+    return {0, costs_.total(), 0};
+  }
+
+ private:
+  int64_t size(Dim dim) const { return dim == Dim::tokens ? extent_.tokens : dims_[dim]; }
+
+  /// Shapes without addresses.
+  ops::OpCall call_of(const Node& node) const {
+    ops::OpCall call;
+    call.kind = node.op;
+    call.attributes = node.attributes;
+    for (size_t a = 0; a < node.args.size(); ++a) {
+      const Ref& ref = node.args[a];
+      const auto id = static_cast<size_t>(ref.id);
+      if (ref.kind == Ref::Kind::value) {
+        call.args[a] = shape(values_[id].rows, values_[id].cols);
+      } else if (ref.kind == Ref::Kind::slot || ref.kind == Ref::Kind::slot_gradient) {
+        call.args[a] = shape(graph_.slots[id].rows, graph_.slots[id].cols);
+      } else {
+        call.args[a] = shape(Dim::one, Dim::tokens);
+      }
+    }
+    return call;
+  }
+  TensorView shape(Dim rows, Dim cols) const {
+    return matrix(nullptr, DType::f32, size(rows), size(cols));
+  }
+
+  const model::Dims& dims_;
+  const ops::Extent& extent_;
+  const model::UnitGraph& graph_;
+  const std::vector<model::Value>& values_;
+  double pairs_ = 0;
+  WorkCosts costs_{0, 0, 0};
+};
+
+}  // namespace
+
+std::vector<WorkCosts> work_costs(const model::ModelGraph& model, const ops::Extent& extent) {
+  std::vector<WorkCosts> costs;
+  bool upstream = false;  // something trainable before this unit
+  for (int u = 0; u < model.num_units(); ++u) {
+    const model::UnitGraph& graph = model.graph(u);
+    model::AdjointRequest request;
+    request.input_gradient = upstream;
+    for (const auto& slot : model.units[static_cast<size_t>(u)].parameters) {
+      request.trainable.push_back(model.parameters[static_cast<size_t>(slot[0])].trainable);
+      upstream |= request.trainable.back();
+    }
+    const model::Adjoint adjoint = model::derive_adjoint(graph, request);
+    UnitCost unit(model.dims, extent, graph, adjoint.values);
+    unit.add(graph.nodes);
+    if (upstream) unit.add(adjoint.nodes);
+    costs.push_back(unit.costs());
+  }
+  return costs;
+}
+
+}  // namespace trireme::plan

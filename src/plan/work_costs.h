@@ -1,0 +1,17 @@
+// What the units of a model cost, for balancing stages and timing schedules. Pure.
+#pragma once
+
+#include <vector>
+
+#include "model/graph.h"
+#include "ops/batch.h"
+#include "plan/timeline.h"
+
+namespace trireme::plan {
+
+/// Floating-point operations of each unit on one micro-batch, by the cost rules of the operations;
+/// all sequences equally long. The head's loss makes its gradients in one go: all of its work
+/// counts as input gradient.
+std::vector<WorkCosts> work_costs(const model::ModelGraph& model, const ops::Extent& extent);
+
+}  // namespace trireme::plan
