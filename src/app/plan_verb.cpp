@@ -51,7 +51,7 @@ Load load_of(const config::RunConfig& config, const model::ModelGraph& model,
              const mesh::Layout& layout, int64_t data_rank) {
   constexpr int64_t kTokenMultiple = 16;
   if (!config.data_path.empty()) {
-    train::RunData data(config, model.config, layout.dp, data_rank, kTokenMultiple);
+    train::RunData data(config, model.config, layout.dp, data_rank, kTokenMultiple * layout.tp);
     return {data.capacity(), data.accumulations(), data.total_steps(), data.evaluates()};
   }
   const int64_t sequences = std::max(
@@ -108,8 +108,8 @@ int plan_verb(Arguments args) {
   plan::PlanRequest request;
   request.config = &parsed.config;
   request.model = &model;
-  request.data_ranks = layout.dp;
-  request.data_rank = data_rank;
+  request.world_size = flags.world_size;
+  request.rank = flags.rank;
   request.capacity = load.capacity;
   request.rope_positions = std::max<int64_t>(1, load.capacity.longest);
   request.schedule_entries = load.steps + 1;

@@ -25,7 +25,8 @@ int train_verb(Arguments args) {
   // Data are read and checked before any rank waits for another.
   const mesh::Layout layout = config::layout_of(parsed.config, ranks.world_size);
   train::RunData data(parsed.config, model.config, layout.dp,
-                      mesh::coordinates_of(layout, ranks.rank).dp, machine.token_multiple);
+                      mesh::coordinates_of(layout, ranks.rank).dp,
+                      machine.token_multiple * layout.tp);
   Job job = join_job(machine, ranks, parsed.config);
   train::run_training(parsed, model, data, *job.backend, *job.ranks);
   return 0;

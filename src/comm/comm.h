@@ -46,9 +46,30 @@ struct CommCall {
   DType dtype = DType::f32;
   ops::Law law = ops::Law::set;       // reduce_scatter
   int32_t root = 0;                   // broadcast: group rank; send, recv: peer's group rank
-  std::span<const CommPiece> pieces;  // must outlive the call
+  std::span<const CommPiece> pieces;
   void* workspace = nullptr;          // staging, see CommSizing
   int64_t workspace_bytes = 0;
+};
+
+/// A call that waits in a queue: a single piece travels with it, several stay where the caller keeps
+/// them.
+class QueuedCall {
+ public:
+  explicit QueuedCall(const CommCall& call) : call_(call) {
+    if (call.pieces.size() == 1) piece_ = call.pieces[0];
+  }
+  /// Valid as long as this object stays where it is.
+  CommCall get() const {
+    CommCall call = call_;
+    if (call.pieces.size() == 1) call.pieces = {&piece_, 1};
+    return call;
+  }
+  CommKind kind() const { return call_.kind; }
+  int32_t group() const { return call_.group; }
+
+ private:
+  CommCall call_;
+  CommPiece piece_;
 };
 
 /// Staging rules of a backend, known at plan time.

@@ -73,7 +73,7 @@ int64_t Device::allocated(device::Space space) const {
 void Device::launch(device::StreamKind stream, const ops::OpCall& call) { at(stream).launch(call); }
 
 void Device::launch(device::StreamKind stream, const comm::CommCall& call) {
-  at(stream).launch(call);
+  at(stream).launch(comm::QueuedCall(call));
 }
 
 void Device::copy(device::StreamKind stream, void* to, const void* from, int64_t bytes) {
@@ -156,11 +156,11 @@ void Device::run(device::StreamKind stream, int64_t sequence, const StreamItem& 
 void Device::execute(device::StreamKind stream, const StreamItem& item) {
   if (const auto* op = std::get_if<ops::OpCall>(&item)) {
     ops_(stream, *op);
-  } else if (const auto* comm = std::get_if<comm::CommCall>(&item)) {
+  } else if (const auto* comm = std::get_if<comm::QueuedCall>(&item)) {
     if (options_.delay_collectives.count() > 0) {
       std::this_thread::sleep_for(options_.delay_collectives);
     }
-    communicator_.run(*comm);
+    communicator_.run(comm->get());
   } else if (const auto* copy = std::get_if<CopyItem>(&item)) {
     if (copy->bytes > 0) std::memmove(copy->to, copy->from, static_cast<size_t>(copy->bytes));
   } else if (const auto* fill = std::get_if<FillItem>(&item)) {

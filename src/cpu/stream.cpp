@@ -57,9 +57,9 @@ void Stream::announce(int64_t sequence, const StreamItem& item) {
   uint64_t word = item.index();
   if (const auto* op = std::get_if<ops::OpCall>(&item)) {
     word |= static_cast<uint64_t>(op->kind) << 8;
-  } else if (const auto* comm = std::get_if<comm::CommCall>(&item)) {
-    word |= static_cast<uint64_t>(comm->kind) << 8;
-    word |= static_cast<uint64_t>(static_cast<uint32_t>(comm->group)) << 32;
+  } else if (const auto* comm = std::get_if<comm::QueuedCall>(&item)) {
+    word |= static_cast<uint64_t>(comm->kind()) << 8;
+    word |= static_cast<uint64_t>(static_cast<uint32_t>(comm->group())) << 32;
   }
   current_.store(word, std::memory_order_relaxed);
   started_.store(sequence, std::memory_order_release);

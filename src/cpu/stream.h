@@ -52,7 +52,7 @@ struct StopItem {};
 
 /// Plain data.
 using StreamItem = std::variant<StopItem, RecordItem, WaitItem, CopyItem, FillItem,
-                                device::HostCall, comm::CommCall, ops::OpCall>;
+                                device::HostCall, comm::QueuedCall, ops::OpCall>;
 enum class ItemKind : uint8_t { stop, record, wait, copy, fill, host, comm, op };  // = index()
 
 /// What a watchdog reads: items are numbered from 1 in launch order.

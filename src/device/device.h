@@ -18,11 +18,13 @@ enum class StreamKind : uint8_t {
   copy_out,
   comm_dp,  // gathers and reductions over data ranks
   comm_tp,
-  comm_next,  // pipeline, towards the last stage
-  comm_prev,
+  send_next,  // pipeline: activations to the next stage,
+  recv_prev,  // from the stage before,
+  send_prev,  // gradients back to it,
+  recv_next,  // and from the next
   comm_control,
 };
-inline constexpr int kNumStreams = 8;
+inline constexpr int kNumStreams = 10;
 std::string_view name_of(StreamKind stream);
 
 enum class Space : uint8_t { device, pinned };
@@ -50,6 +52,7 @@ class Device {
   virtual int64_t allocated(Space space) const = 0;
 
   virtual void launch(StreamKind stream, const ops::OpCall& call) = 0;
+  /// The pieces of the call stay until it is done, but a single piece is copied.
   virtual void launch(StreamKind stream, const comm::CommCall& call) = 0;
   virtual void copy(StreamKind stream, void* to, const void* from, int64_t bytes) = 0;
   virtual void fill(StreamKind stream, void* to, uint8_t byte, int64_t bytes) = 0;

@@ -14,10 +14,14 @@ std::string_view name_of(StreamKind stream) {
       return "comm.dp";
     case StreamKind::comm_tp:
       return "comm.tp";
-    case StreamKind::comm_next:
-      return "comm.next";
-    case StreamKind::comm_prev:
-      return "comm.prev";
+    case StreamKind::send_next:
+      return "send.next";
+    case StreamKind::recv_prev:
+      return "recv.prev";
+    case StreamKind::send_prev:
+      return "send.prev";
+    case StreamKind::recv_next:
+      return "recv.next";
     case StreamKind::comm_control:
       return "comm.ctl";
   }

@@ -1,5 +1,6 @@
 #include "exec/executor.h"
 
+#include <algorithm>
 #include <array>
 #include <set>
 #include <utility>
@@ -114,6 +115,7 @@ class Executor::Prepared {
       call.kind = transfer.kind;
       call.group = executor_.groups_[static_cast<size_t>(transfer.axis)];
       call.dtype = transfer.dtype;
+      call.root = transfer.kind == comm::CommKind::send ? 1 : 0;  // pairs: first to second
       call.workspace = address(transfer.workspace);
       call.workspace_bytes = transfer.workspace.count;
       transfers_.push_back(call);
@@ -162,15 +164,12 @@ class Executor::Prepared {
     switch (entry.kind) {
       case EntryKind::phase: {
         const PhaseCall call = phase_call(entry, extents[static_cast<size_t>(entry.micro_batch)]);
-        for_each_op(call, [&](const ops::OpCall& op) { device.launch(entry.stream, op); });
+        launch_phase(call);
         return;
       }
-      case EntryKind::transfer: {
-        comm::CommCall call = transfers_[static_cast<size_t>(entry.item)];
-        call.law = entry.set ? ops::Law::set : ops::Law::add;
-        device.launch(entry.stream, call);
+      case EntryKind::transfer:
+        launch_transfer(entry, extents);
         return;
-      }
       case EntryKind::ops:
         for (int32_t i = 0; i < entry.count; ++i) {
           device.launch(entry.stream, ops_[static_cast<size_t>(entry.item + i)]);
@@ -186,6 +185,60 @@ class Executor::Prepared {
         device.call(entry.stream, {&Prepared::call_port, &contexts_[index], run});
         return;
     }
+  }
+
+  /// Where the instructions of a phase run, and their events.
+  struct PhaseStreams {
+    StreamKind operations{};
+    StreamKind transfers{};
+    int first_event = 0;  // the entry; then one an instruction
+    bool two() const { return operations != transfers; }
+    int event(int instruction) const { return first_event + 1 + instruction; }
+  };
+
+  void launch_phase(const PhaseCall& call) {
+    device::Device& device = executor_.device_;
+    const StreamKind own = call.entry->stream;
+    const bool beside = executor_.plan_.sharding.overlap && call.phase->transfers();
+    const PhaseStreams streams{own, beside ? StreamKind::comm_tp : own, executor_.phase_events_};
+    if (streams.two()) device.record(own, streams.event(plan::kPhaseEntry));
+    // The capture is small: steps take no memory.
+    for_each_instruction(
+        call, [this, &streams](const InstructionCall& made) { launch(streams, made); });
+    if (streams.two() && call.phase->last_wait) {
+      device.wait(own, streams.event(*call.phase->last_wait));
+    }
+  }
+
+  void launch(const PhaseStreams& streams, const InstructionCall& made) {
+    device::Device& device = executor_.device_;
+    const plan::Instruction& instruction = *made.instruction;
+    const StreamKind stream = instruction.transfer ? streams.transfers : streams.operations;
+    if (streams.two() && instruction.wait) device.wait(stream, streams.event(*instruction.wait));
+    if (instruction.transfer) {
+      comm::CommCall transfer = made.transfer;
+      transfer.group = executor_.groups_[static_cast<size_t>(plan::GroupAxis::tensor)];
+      transfer.pieces = {&made.piece, 1};
+      device.launch(stream, transfer);
+    } else {
+      device.launch(stream, made.op);
+    }
+    if (streams.two() && instruction.awaited) device.record(stream, streams.event(made.index));
+  }
+
+  void launch_transfer(const Entry& entry, std::span<const ops::Extent> extents) {
+    comm::CommCall call = transfers_[static_cast<size_t>(entry.item)];
+    call.law = entry.set ? ops::Law::set : ops::Law::add;
+    if (!program_.transfers[static_cast<size_t>(entry.item)].per_row) {
+      executor_.device_.launch(entry.stream, call);
+      return;
+    }
+    comm::CommPiece piece = call.pieces[0];
+    piece.count *= executor_.plan_.model.dims.at(
+        model::Dim::sequence, extents[static_cast<size_t>(entry.micro_batch)].tokens);
+    if (piece.count == 0) return;  // an empty micro-batch, on both sides
+    call.pieces = {&piece, 1};
+    executor_.device_.launch(entry.stream, call);
   }
 
   static void call_port(void* context, int64_t run) {
@@ -214,6 +267,21 @@ class Executor::Prepared {
   int num_events_ = 0;
 };
 
+namespace {
+
+/// Phases run one after the other and share events: one for the entry, one an instruction.
+int count_phase_events(const plan::Plan& plan) {
+  size_t most = 0;
+  for (const Program* program : plan.programs()) {
+    for (const plan::Phase& phase : program->phases) {
+      if (phase.transfers()) most = std::max(most, phase.instructions.size() + 1);
+    }
+  }
+  return static_cast<int>(most);
+}
+
+}  // namespace
+
 Executor::Executor(const plan::Plan& plan, device::Device& device, comm::Communicator& communicator,
                    PortHandler& ports, const ExecutorOptions& options)
     : plan_(plan), device_(device), ports_(ports), options_(options) {
@@ -223,7 +291,8 @@ Executor::Executor(const plan::Plan& plan, device::Device& device, comm::Communi
         device.allocate(static_cast<device::Space>(s), plan.arenas[static_cast<size_t>(s)]);
   }
   ticket_events_ = 0;
-  int next_event = static_cast<int>(kTicketsKept) + 1;
+  phase_events_ = static_cast<int>(kTicketsKept) + 1;
+  int next_event = phase_events_ + count_phase_events(plan);
   for (const Program* program : plan.programs()) {
     auto made = std::make_unique<Prepared>(*this, *program, next_event);
     next_event += made->num_events();
@@ -236,25 +305,14 @@ Executor::~Executor() = default;
 
 /// Every rank makes every group, in the same order; group 0 is the world.
 void Executor::make_groups(comm::Communicator& communicator) {
-  const plan::Sharding& s = plan_.sharding;
-  check(s.data_ranks() == communicator.world_size(), "a plan for {} ranks in a world of {}",
-        s.data_ranks(), communicator.world_size());
-  for (int64_t replica = 0; replica < s.replicas; ++replica) {
-    std::vector<int> ranks;
-    for (int64_t r = 0; r < s.shard_ranks; ++r) {
-      ranks.push_back(static_cast<int>(replica * s.shard_ranks + r));
-    }
-    const int group = communicator.add_group(ranks);
-    if (replica == s.replica) groups_[static_cast<size_t>(plan::GroupAxis::shard)] = group;
-  }
-  if (s.replicas == 1) return;
-  for (int64_t r = 0; r < s.shard_ranks; ++r) {
-    std::vector<int> ranks;
-    for (int64_t replica = 0; replica < s.replicas; ++replica) {
-      ranks.push_back(static_cast<int>(replica * s.shard_ranks + r));
-    }
-    const int group = communicator.add_group(ranks);
-    if (r == s.shard_rank) groups_[static_cast<size_t>(plan::GroupAxis::replica)] = group;
+  check(plan_.mesh.layout.world_size() == communicator.world_size(),
+        "a plan for {} ranks in a world of {}", plan_.mesh.layout.world_size(),
+        communicator.world_size());
+  const int rank = communicator.rank();
+  for (const plan::AxisGroup& made : plan::axis_groups(plan_.mesh)) {
+    const int group = communicator.add_group(made.ranks);
+    if (std::find(made.ranks.begin(), made.ranks.end(), rank) == made.ranks.end()) continue;
+    groups_[static_cast<size_t>(plan::axis_seen_by(made, rank))] = group;
   }
 }
 

@@ -86,6 +86,7 @@ class Executor {
   std::map<const plan::Program*, std::unique_ptr<Prepared>> prepared_;
   Ticket next_ticket_ = 0;
   int ticket_events_ = 0;  // first of kTicketsKept + 1 events
+  int phase_events_ = 0;   // first of those inside phases
 };
 
 }  // namespace trireme::exec

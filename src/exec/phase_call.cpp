@@ -34,6 +34,8 @@ std::byte* base_of(const PhaseCall& call, const Operand& operand) {
       return at(call.entry->frame) + operand.offset;
     case Bound::saved:
       return at(call.binding->saved) + operand.offset;
+    case Bound::deferred:
+      return at(call.binding->deferred) + operand.offset;
     case Bound::input:
       return at(call.binding->input);
     case Bound::output:
@@ -96,53 +98,98 @@ ops::Law law_of(const PhaseCall& call, const Instruction& instruction, const Chu
   return ops::Law::set;
 }
 
-}  // namespace
+std::byte* workspace_of(const PhaseCall& call, const Instruction& instruction) {
+  if (instruction.workspace_bytes == 0) return nullptr;
+  return call.arena + call.program->buffers[static_cast<size_t>(call.entry->frame)].offset +
+         instruction.workspace_offset;
+}
 
-void for_each_op(const PhaseCall& call, const std::function<void(const ops::OpCall&)>& visit) {
-  // The law of a second writer of one gradient inside a phase.
-  uint64_t written = 0;
-  const auto run = [&](const Instruction& instruction, const Chunk& chunk) {
-    ops::OpCall op;
+class Caller {
+ public:
+  Caller(const PhaseCall& call, const std::function<void(const InstructionCall&)>& run)
+      : call_(call), run_(run) {}
+
+  void run() {
+    const int count = static_cast<int>(call_.phase->instructions.size());
+    for (int i = 0; i < count; ++i) {
+      if (i < call_.phase->loop_begin || i >= call_.phase->loop_end) {
+        one(i, {});
+        continue;
+      }
+      const int64_t chunk = call_.phase->chunk;
+      const int64_t chunks = std::max<int64_t>(1, ceil_div(call_.extent.tokens, chunk));
+      for (int64_t c = 0; c < chunks; ++c) {
+        for (int j = i; j < call_.phase->loop_end; ++j) one(j, {c * chunk, c, true});
+      }
+      i = call_.phase->loop_end - 1;
+    }
+  }
+
+ private:
+  void one(int index, const Chunk& chunk) {
+    made_.index = index;
+    made_.instruction = &call_.phase->instructions[static_cast<size_t>(index)];
+    if (made_.instruction->transfer) {
+      transfer(*made_.instruction, chunk);
+    } else {
+      operation(*made_.instruction, chunk);
+    }
+    run_(made_);
+  }
+
+  void operation(const Instruction& instruction, const Chunk& chunk) {
+    ops::OpCall& op = made_.op;
+    op = {};
     op.kind = instruction.op;
     op.dtype = instruction.dtype;
-    op.law = law_of(call, instruction, chunk);
+    op.law = law_of(call_, instruction, chunk);
     if (instruction.law == model::LawRule::gradient) {
+      // The law of a second writer of one gradient inside a phase.
       const uint64_t bit = uint64_t{1} << instruction.args[0].index;
-      if ((written & bit) != 0) op.law = ops::Law::add;
-      written |= bit;
+      if ((written_ & bit) != 0) op.law = ops::Law::add;
+      written_ |= bit;
     }
     op.attributes = instruction.attributes;
-    op.attributes.longest = static_cast<int32_t>(call.extent.longest);
-    op.attributes.even = call.extent.even;
+    op.attributes.longest = static_cast<int32_t>(call_.extent.longest);
+    op.attributes.even = call_.extent.even;
     op.num_args = static_cast<int32_t>(instruction.args.size());
     for (size_t a = 0; a < instruction.args.size(); ++a) {
-      op.args[a] = view_of(call, instruction.args[a], chunk);
+      op.args[a] = view_of(call_, instruction.args[a], chunk);
     }
-    if (instruction.workspace_bytes > 0) {
-      op.workspace = call.arena +
-                     call.program->buffers[static_cast<size_t>(call.entry->frame)].offset +
-                     instruction.workspace_offset;
-      op.workspace_bytes = instruction.workspace_bytes;
-    }
-    visit(op);
-  };
-
-  const auto& instructions = call.phase->instructions;
-  const auto begin = static_cast<size_t>(call.phase->loop_begin);
-  const auto end = static_cast<size_t>(call.phase->loop_end);
-  for (size_t i = 0; i < instructions.size(); ++i) {
-    if (i < begin || i >= end) {
-      run(instructions[i], {});
-      continue;
-    }
-    const int64_t chunks = std::max<int64_t>(1, ceil_div(call.extent.tokens, call.phase->chunk));
-    for (int64_t c = 0; c < chunks; ++c) {
-      for (size_t j = begin; j < end; ++j) {
-        run(instructions[j], {c * call.phase->chunk, c, true});
-      }
-    }
-    i = end - 1;
+    op.workspace = workspace_of(call_, instruction);
+    op.workspace_bytes = instruction.workspace_bytes;
   }
+
+  void transfer(const Instruction& instruction, const Chunk& chunk) {
+    const TensorView out = view_of(call_, instruction.args[0], chunk);
+    const TensorView in = view_of(call_, instruction.args[1], chunk);
+    const bool gathers = *instruction.transfer == comm::CommKind::all_gather;
+    made_.piece = {in.data, out.data, gathers ? in.size() : out.size()};
+    comm::CommCall& transfer = made_.transfer;
+    transfer = {};
+    transfer.kind = *instruction.transfer;
+    transfer.dtype = out.dtype;
+    transfer.workspace = workspace_of(call_, instruction);
+    transfer.workspace_bytes = instruction.workspace_bytes;
+  }
+
+  const PhaseCall& call_;
+  const std::function<void(const InstructionCall&)>& run_;
+  uint64_t written_ = 0;  // gradients, by slot
+  InstructionCall made_;
+};
+
+}  // namespace
+
+void for_each_instruction(const PhaseCall& call,
+                          const std::function<void(const InstructionCall&)>& run) {
+  Caller(call, run).run();
+}
+
+void for_each_op(const PhaseCall& call, const std::function<void(const ops::OpCall&)>& run) {
+  for_each_instruction(call, [&](const InstructionCall& made) {
+    if (!made.instruction->transfer) run(made.op);
+  });
 }
 
 }  // namespace trireme::exec

@@ -19,8 +19,20 @@ struct PhaseCall {
   ops::Extent extent;
 };
 
-/// Hands every operation of the call to `run`, in order; the loop of a phase runs once per chunk of
-/// the extent's tokens (once, with no rows, when there are none).
+/// One instruction of a call, in this trip round the loop: an operation or a transfer.
+struct InstructionCall {
+  int index = 0;
+  const plan::Instruction* instruction = nullptr;
+  ops::OpCall op;
+  comm::CommCall transfer;  // without pieces and group
+  comm::CommPiece piece;
+};
+
+/// Hands every instruction of the call to `run`, in order; the loop of a phase runs once per chunk
+/// of the extent's tokens (once, with no rows, when there are none).
+void for_each_instruction(const PhaseCall& call,
+                          const std::function<void(const InstructionCall&)>& run);
+/// The operations alone.
 void for_each_op(const PhaseCall& call, const std::function<void(const ops::OpCall&)>& run);
 
 }  // namespace trireme::exec

@@ -249,6 +249,11 @@ Adjoint derive_adjoint(const UnitGraph& graph, const AdjointRequest& request) {
 
 UnitGraph without_boundaries(const UnitGraph& graph) {
   UnitGraph plain = graph;
+  const auto alone = [](Dim dim) { return dim == Dim::sequence ? Dim::tokens : dim; };
+  for (Value& value : plain.values) {
+    value.rows = alone(value.rows);
+    value.cols = alone(value.cols);
+  }
   std::vector<int> alias(graph.values.size());
   for (size_t i = 0; i < alias.size(); ++i) alias[i] = static_cast<int>(i);
   plain.nodes.clear();

@@ -27,7 +27,7 @@ struct Adjoint {
 /// updated in place where nobody reads the old value afterwards, else copied first.
 Adjoint derive_adjoint(const UnitGraph& graph, const AdjointRequest& request);
 
-/// The graph without its enter and leave boundaries: what one tensor-parallel rank alone runs.
+/// The graph without its boundaries: what a rank without tensor-parallel neighbours runs.
 UnitGraph without_boundaries(const UnitGraph& graph);
 
 }  // namespace trireme::model

@@ -4,7 +4,6 @@
 
 #include "base/error.h"
 #include "base/math.h"
-#include "ops/signature.h"
 
 namespace trireme::model {
 
@@ -21,6 +20,26 @@ Dims dims_of(const ModelConfig& config) {
   dims[Dim::gate_up] = 2 * config.intermediate_size;
   dims[Dim::vocab] = config.vocab_size;
   return dims;
+}
+
+int64_t Dims::at(Dim dim, int64_t tokens) const {
+  switch (dim) {
+    case Dim::tokens:
+      return tokens;
+    case Dim::sequence:
+      return tokens / tensor_ranks;
+    case Dim::gathered:
+      return tokens * tensor_ranks;
+    default:
+      return (*this)[dim];
+  }
+}
+
+std::span<const ops::Operand> operands_of(const Node& node) {
+  static constexpr std::array<ops::Operand, 2> kBoundary = {
+      {{"out", ops::Access::write}, {"in", ops::Access::read}}};
+  if (node.kind == NodeKind::op) return ops::signature(node.op);
+  return kBoundary;
 }
 
 int64_t Parameter::size() const {
@@ -44,15 +63,13 @@ void validate_nodes(const UnitGraph& graph) {
   std::vector<bool> written(graph.values.size(), false);
   if (graph.input >= 0) written[static_cast<size_t>(graph.input)] = true;
   for (const Node& node : graph.nodes) {
-    const bool boundary = node.kind != NodeKind::op;
-    const auto operands = ops::signature(node.op);
-    check(boundary ? node.args.size() == 2 : node.args.size() == operands.size(),
-          "{}: a node has {} operands", graph.name, node.args.size());
+    const auto operands = operands_of(node);
+    check(node.args.size() == operands.size(), "{}: a node has {} operands", graph.name,
+          node.args.size());
     for (size_t i = 0; i < node.args.size(); ++i) {
       const Ref& ref = node.args[i];
       if (ref.kind != Ref::Kind::value) continue;
-      const bool writes = boundary ? i == 0 : operands[i].access != ops::Access::read;
-      if (writes) {
+      if (operands[i].access != ops::Access::read) {
         written[static_cast<size_t>(ref.id)] = true;
       } else {
         check(written[static_cast<size_t>(ref.id)], "{}: {} is read before it is written",

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -14,20 +15,40 @@
 #include "model/model_config.h"
 #include "ops/batch.h"
 #include "ops/op.h"
+#include "ops/signature.h"
 
 namespace trireme::model {
 
 using config::Recompute;
 
-/// Named dimensions. Sizes come from the model (Dims) or from the micro-batch (tokens).
-enum class Dim : uint8_t { one, two, three, tokens, hidden, heads, q, qkv, ffn, gate_up, vocab };
-inline constexpr int kNumDims = 11;
+/// Named dimensions. Sizes come from the model (Dims) or from the micro-batch: `tokens` are all of
+/// it, `sequence` the tensor-parallel rank's share of them outside the regions between enter and
+/// leave, `gathered` one row of all tokens from each of these ranks.
+enum class Dim : uint8_t {
+  one,
+  two,
+  three,
+  tokens,
+  sequence,
+  gathered,
+  hidden,
+  heads,
+  q,
+  qkv,
+  ffn,
+  gate_up,
+  vocab,
+};
+inline constexpr int kNumDims = 13;
 
-/// Sizes of the named dimensions as one rank holds them; `tokens` is set per micro-batch.
+/// Sizes of the named dimensions as one rank holds them; those of the micro-batch stay 0.
 struct Dims {
   std::array<int64_t, kNumDims> size{};
+  int64_t tensor_ranks = 1;
   int64_t operator[](Dim dim) const { return size[static_cast<size_t>(dim)]; }
   int64_t& operator[](Dim dim) { return size[static_cast<size_t>(dim)]; }
+  /// Size of `dim` for a micro-batch of so many tokens.
+  int64_t at(Dim dim, int64_t tokens) const;
 };
 Dims dims_of(const ModelConfig& config);
 
@@ -42,6 +63,8 @@ struct Value {
   Element element = Element::compute;
   /// Dropped after forward, and rebuilt before backward, from this recomputation level on.
   Recompute level = Recompute::block;
+  /// Dropped at every level: it is gathered again from what is kept.
+  bool gathered_again = false;
 };
 
 /// What a node reads or writes.
@@ -52,10 +75,13 @@ struct Ref {
   bool operator==(const Ref&) const = default;
 };
 
+/// What a rank alone skips is what tensor-parallel ranks do together.
 enum class NodeKind : uint8_t {
   op,
-  enter,  // whole sequence from here on (tensor parallel: all-gather; alone: nothing)
-  leave,  // partial sums become whole values (tensor parallel: reduce-scatter; alone: nothing)
+  enter,   // whole sequence from here on (all-gather)
+  leave,   // partial sums become whole values of this rank's part of the sequence (reduce-scatter)
+  merge,   // statistics of a part of the vocabulary become those of all (lowered: gather, combine)
+  gather,  // the rows of every rank, one rank after the other (all-gather)
 };
 
 /// Which write law a node's `law` output follows.
@@ -74,7 +100,7 @@ enum class Part : uint8_t { forward, input_gradient, weight_gradient };
 struct Node {
   NodeKind kind = NodeKind::op;
   ops::OpKind op{};
-  std::vector<Ref> args;  // signature order; enter and leave: out, in
+  std::vector<Ref> args;  // signature order; of a boundary: out, in
   LawRule law = LawRule::set;
   Part part = Part::forward;
   /// Runs once per chunk of tokens (the loss): values between chunked nodes hold one chunk.
@@ -82,10 +108,17 @@ struct Node {
   ops::Attributes attributes{};
 };
 
+/// How a node touches its arguments, in their order.
+std::span<const ops::Operand> operands_of(const Node& node);
+
 enum class Init : uint8_t { normal, zeros, ones };
 
-/// How tensor parallelism cuts a parameter (declared at creation; an undeclared one is refused).
-enum class Split : uint8_t { rows, cols, replicated };
+/// How tensor parallelism cuts a parameter (declared at creation).
+enum class Split : uint8_t {
+  rows,
+  cols,
+  replicated,  // whole on every rank, each of which sees a part of its gradient
+};
 
 /// A parameter operand of a unit kind: one matrix as the operation reads it, made of one or more
 /// tensors of the Hugging Face folder that lie without gaps (q, k, v; gate, up).

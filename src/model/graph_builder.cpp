@@ -38,7 +38,7 @@ Node& GraphBuilder::node(OpKind op, std::vector<Ref> args) {
 }
 
 int GraphBuilder::input() {
-  graph_.input = new_value("x", Dim::tokens, Dim::hidden, Element::compute, Recompute::block);
+  graph_.input = new_value("x", Dim::sequence, Dim::hidden, Element::compute, Recompute::block);
   return graph_.input;
 }
 
@@ -50,15 +50,16 @@ int GraphBuilder::embedding(int table_slot) {
 
 int GraphBuilder::rms_norm(int x, int gain_slot) {
   const std::string name = value(x).name + ".norm";
-  const int y = new_value(name, Dim::tokens, Dim::hidden, Element::compute, Recompute::norms);
-  const int rstd = new_value(name + ".rstd", Dim::one, Dim::tokens, Element::f32, Recompute::norms);
+  const Dim rows = value(x).rows;
+  const int y = new_value(name, rows, Dim::hidden, Element::compute, Recompute::norms);
+  const int rstd = new_value(name + ".rstd", Dim::one, rows, Element::f32, Recompute::norms);
   node(OpKind::rms_norm, {value_ref(y), value_ref(rstd), value_ref(x), slot_ref(gain_slot)});
   return y;
 }
 
 int GraphBuilder::linear(std::string name, int x, int weight_slot, int bias_slot, Dim cols,
                          Recompute level) {
-  const int y = new_value(std::move(name), Dim::tokens, cols, Element::compute, level);
+  const int y = new_value(std::move(name), value(x).rows, cols, Element::compute, level);
   node(OpKind::linear, {value_ref(y), value_ref(x), slot_ref(weight_slot),
                         bias_slot >= 0 ? slot_ref(bias_slot) : Ref{}});
   return y;
@@ -90,15 +91,24 @@ int GraphBuilder::swiglu(int gate_up) {
 
 int GraphBuilder::add(std::string name, int a, int b) {
   const int out =
-      new_value(std::move(name), Dim::tokens, value(a).cols, Element::compute, Recompute::block);
+      new_value(std::move(name), value(a).rows, value(a).cols, Element::compute, Recompute::block);
   node(OpKind::add, {value_ref(out), value_ref(a), value_ref(b)});
   return out;
 }
 
 int GraphBuilder::boundary(NodeKind kind, int x) {
-  Value copy = value(x);
-  copy.name += kind == NodeKind::enter ? ".entered" : ".left";
-  graph_.values.push_back(copy);
+  Value out_value = value(x);
+  if (kind == NodeKind::enter) {
+    out_value.name += ".entered";
+    out_value.rows = Dim::tokens;
+    out_value.gathered_again = true;
+  } else if (kind == NodeKind::leave) {
+    out_value.name += ".left";
+    out_value.rows = Dim::sequence;
+  } else {
+    out_value.name += ".merged";
+  }
+  graph_.values.push_back(std::move(out_value));
   const int out = static_cast<int>(graph_.values.size()) - 1;
   Node& added = graph_.nodes.emplace_back();
   added.kind = kind;
@@ -115,7 +125,8 @@ void GraphBuilder::loss(int x, int vocab_slot) {
   const size_t first = graph_.nodes.size();
   node(OpKind::linear, {value_ref(logits), value_ref(x), slot_ref(vocab_slot), Ref{}});
   node(OpKind::xent_stats, {value_ref(stats), value_ref(logits), batch_ref(BatchField::targets)});
-  node(OpKind::xent_loss, {loss_sums_ref(), value_ref(stats), batch_ref(BatchField::targets)}).law =
+  const int all = boundary(NodeKind::merge, stats);
+  node(OpKind::xent_loss, {loss_sums_ref(), value_ref(all), batch_ref(BatchField::targets)}).law =
       LawRule::first_micro_batch;
   for (size_t i = first; i < graph_.nodes.size(); ++i) graph_.nodes[i].chunked = true;
 }

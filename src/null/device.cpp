@@ -24,7 +24,7 @@ void Device::launch(device::StreamKind stream, const ops::OpCall& call) {
 }
 
 void Device::launch(device::StreamKind stream, const comm::CommCall& call) {
-  launches_.push_back({stream, call});
+  launches_.push_back({stream, comm::QueuedCall(call)});
 }
 
 void Device::copy(device::StreamKind stream, void* to, const void* from, int64_t bytes) {

@@ -27,10 +27,10 @@ struct Wait {
   int event = 0;
 };
 
-/// One launch, in host order. The pieces of a CommCall stay where the caller keeps them.
+/// One launch, in host order.
 struct Launch {
   device::StreamKind stream{};
-  std::variant<ops::OpCall, comm::CommCall, Copy, Fill, device::HostCall, Record, Wait> what;
+  std::variant<ops::OpCall, comm::QueuedCall, Copy, Fill, device::HostCall, Record, Wait> what;
 };
 
 class Device final : public device::Device {

@@ -9,9 +9,10 @@ namespace trireme::plan {
 
 namespace {
 
-bool is_transfer_stream(StreamKind stream) {
+/// Transfers that may as well run on the compute stream. Those of a pipeline may not: one stage
+/// would wait for a neighbour that waits for it.
+bool is_collective_stream(StreamKind stream) {
   return stream == StreamKind::comm_dp || stream == StreamKind::comm_tp ||
-         stream == StreamKind::comm_next || stream == StreamKind::comm_prev ||
          stream == StreamKind::comm_control;
 }
 
@@ -44,7 +45,7 @@ int32_t Emitter::add_buffer(std::string name, Owner owner, Space space, int64_t 
 
 int32_t Emitter::emit(Entry entry, std::vector<BufferAccess> accesses,
                       const std::vector<int32_t>& after) {
-  if (!overlap_ && is_transfer_stream(entry.stream)) entry.stream = StreamKind::compute;
+  if (!overlap_ && is_collective_stream(entry.stream)) entry.stream = StreamKind::compute;
   entry.accesses = merged(std::move(accesses));
   touches_.resize(program_.buffers.size());
 

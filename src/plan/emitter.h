@@ -12,7 +12,7 @@ namespace trireme::plan {
 
 class Emitter {
  public:
-  /// `overlap` false puts every transfer on the compute stream.
+  /// `overlap` false puts every collective on the compute stream.
   Emitter(Program& program, bool overlap) : program_(program), overlap_(overlap) {}
 
   int32_t add_buffer(std::string name, Owner owner, Space space, int64_t bytes);

@@ -31,14 +31,14 @@ std::vector<std::vector<int>> users_of(const ModelGraph& model) {
 
 class GroupMaker {
  public:
-  GroupMaker(const ModelGraph& model, int64_t shard_ranks, int64_t persistence_threshold)
-      : model_(model), threshold_(persistence_threshold), users_(users_of(model)) {
-    result_.shard_ranks = shard_ranks;
-    result_.places.resize(model.units.size());
+  explicit GroupMaker(const GroupRequest& request)
+      : request_(request), model_(request.part->model), users_(users_of(model_)) {
+    result_.shard_ranks = request.shard_ranks;
+    result_.places.resize(model_.units.size());
   }
 
   Groups run() {
-    for (int u = 0; u < model_.num_units(); ++u) place_unit(u);
+    for (int u : request_.units) place_unit(u);
     for (ParameterGroup& group : result_.groups) {
       group.size = round_up(group.size, result_.shard_ranks * kSliceAlignment);
       group.slice = div_exact(group.size, result_.shard_ranks);
@@ -47,13 +47,18 @@ class GroupMaker {
   }
 
  private:
+  const LocalTensor& local(int id) const {
+    return request_.part->tensors[static_cast<size_t>(id)];
+  }
+
   ClassKey class_of(const std::vector<int>& slot) const {
     ClassKey key;
     const Parameter& first = model_.parameters[static_cast<size_t>(slot[0])];
+    key.tensor_sum = local(slot[0]).sum == SumGroup::tensor;
     key.trainable = first.trainable;
     key.persistent = true;
     for (int id : slot) {
-      key.persistent &= model_.parameters[static_cast<size_t>(id)].size() <= threshold_;
+      key.persistent &= model_.parameters[static_cast<size_t>(id)].size() <= request_.persistence_threshold;
       if (users_[static_cast<size_t>(id)].size() > 1) key.tied = slot[0];
     }
     return key;
@@ -100,6 +105,7 @@ class GroupMaker {
     ParameterGroup group;
     group.name = unit_name;
     if (key.tied >= 0) group.name += ".tied";
+    if (key.tensor_sum) group.name += ".replicated";
     if (key.persistent) group.name += ".persistent";
     if (!key.trainable) group.name += ".frozen";
     group.unit = u;
@@ -112,15 +118,20 @@ class GroupMaker {
     group.size = round_up(group.size, kSlotAlignment);
     const SlotPlace place{index, group.size};
     for (int id : ids) {
-      const int64_t size = model_.parameters[static_cast<size_t>(id)].size();
-      group.placed.push_back({id, group.size, size});
-      group.size += size;
+      const LocalTensor& tensor = local(id);
+      // A tensor of both ends of a pipeline counts at the first.
+      const int first_user = users_[static_cast<size_t>(id)].front();
+      const bool here =
+          std::binary_search(request_.units.begin(), request_.units.end(), first_user);
+      group.placed.push_back({id, group.size, tensor.box.size(), tensor.box, tensor.sum,
+                              tensor.counted && here});
+      group.size += tensor.stored;
     }
     return place;
   }
 
+  const GroupRequest& request_;
   const ModelGraph& model_;
-  int64_t threshold_;
   std::vector<std::vector<int>> users_;
   std::map<int, SlotPlace> tied_places_;
   Groups result_;
@@ -128,18 +139,18 @@ class GroupMaker {
 
 }  // namespace
 
-Groups make_groups(const ModelGraph& model, int64_t shard_ranks, int64_t persistence_threshold) {
-  return GroupMaker(model, shard_ranks, persistence_threshold).run();
-}
+Groups make_groups(const GroupRequest& request) { return GroupMaker(request).run(); }
 
 std::vector<Segment> segments(const ModelGraph& model, const ParameterGroup& group, int64_t begin,
                               int64_t end) {
   std::vector<Segment> found;
   for (const Placed& placed : group.placed) {
     const Segment part{std::max(begin, placed.offset), std::min(end, placed.offset + placed.size),
-                       model.parameters[static_cast<size_t>(placed.parameter)].decay};
+                       model.parameters[static_cast<size_t>(placed.parameter)].decay,
+                       placed.counted};
     if (part.begin >= part.end) continue;
-    if (!found.empty() && found.back().end == part.begin && found.back().decay == part.decay) {
+    if (!found.empty() && found.back().end == part.begin && found.back().decay == part.decay &&
+        found.back().counted == part.counted) {
       found.back().end = part.end;
     } else {
       found.push_back(part);
@@ -148,19 +159,17 @@ std::vector<Segment> segments(const ModelGraph& model, const ParameterGroup& gro
   return found;
 }
 
-std::vector<HeldBox> held_boxes(const ModelGraph& model, const ParameterGroup& group, int64_t begin,
-                                int64_t end) {
+std::vector<HeldBox> held_boxes(const ParameterGroup& group, int64_t begin, int64_t end) {
   std::vector<HeldBox> found;
   for (const Placed& placed : group.placed) {
     const int64_t first = std::max(begin, placed.offset);
     const int64_t last = std::min(end, placed.offset + placed.size);
     if (first >= last) continue;
-    const auto& shape = model.parameters[static_cast<size_t>(placed.parameter)].shape;
     int64_t offset = first;
     for (mesh::Box& box :
-         mesh::boxes_of_range(mesh::whole(shape), first - placed.offset, last - placed.offset)) {
+         mesh::boxes_of_range(placed.box, first - placed.offset, last - placed.offset)) {
       const int64_t size = box.size();
-      found.push_back({placed.parameter, std::move(box), offset});
+      found.push_back({placed.parameter, std::move(box), offset, placed.counted});
       offset += size;
     }
   }

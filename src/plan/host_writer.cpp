@@ -30,15 +30,11 @@ class HostWriter : public ProgramWriter {
     emit_ops("clear_pending", {op}, {updates(context_.state->control)});
   }
 
-  void evaluate_begin() {
-    FlatOp op;
-    op.op = ops::OpKind::zero;
-    op.args = {{context_.state->eval_sums, DType::f64, 0, 2}};
-    emit_ops("zero", {op}, {writes(context_.state->eval_sums)});
-  }
+  void evaluate_begin() { zero_eval_sums(); }
 
   void evaluate_end() {
     const State& state = *context_.state;
+    if (!counts_loss()) zero_eval_sums();
     emit_sum(state.eval_sums, state.eval_world_sums, 2);
     const Span host{state.eval_host, DType::f64, 0, 2};
     emit_copy(StreamKind::copy_out, host, {state.eval_world_sums, DType::f64, 0, 2},
@@ -99,6 +95,13 @@ class HostWriter : public ProgramWriter {
   }
 
  private:
+  void zero_eval_sums() {
+    FlatOp op;
+    op.op = ops::OpKind::zero;
+    op.args = {{context_.state->eval_sums, DType::f64, 0, 2}};
+    emit_ops("zero", {op}, {writes(context_.state->eval_sums)});
+  }
+
   int num_groups() const { return static_cast<int>(context_.groups->groups.size()); }
   Span control() const { return {context_.state->control, DType::f64, 0, ops::kControlSize}; }
 

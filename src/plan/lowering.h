@@ -10,6 +10,7 @@
 #include "plan/emitter.h"
 #include "plan/groups.h"
 #include "plan/phase.h"
+#include "plan/pipeline.h"
 #include "plan/program.h"
 #include "plan/state.h"
 
@@ -19,6 +20,8 @@ namespace trireme::plan {
 struct LoweringContext {
   const model::ModelGraph* model = nullptr;
   const Groups* groups = nullptr;
+  const Mesh* mesh = nullptr;
+  const Pipeline* pipeline = nullptr;
   const Sharding* sharding = nullptr;
   const State* state = nullptr;
   DType compute = DType::f32;
@@ -26,7 +29,7 @@ struct LoweringContext {
   ops::Attributes optimizer_attributes;  // betas, eps, weight_decay, max_grad_norm
   ops::Extent capacity;
   std::vector<UnitPhases> variants;
-  std::vector<int> variant_of_unit;
+  std::vector<int> variant_of_unit;  // -1: a unit of another stage
   const ops::OpSizing* op_sizing = nullptr;
   const comm::CommSizing* comm_sizing = nullptr;
 

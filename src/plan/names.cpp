@@ -18,11 +18,6 @@ std::string_view name_of(Owner owner) {
   return pick(kNames, owner);
 }
 
-std::string_view name_of(GroupAxis axis) {
-  static constexpr std::array<std::string_view, kNumAxes> kNames = {"dp", "replica", "world"};
-  return pick(kNames, axis);
-}
-
 std::string_view name_of(PortKind kind) {
   static constexpr std::array<std::string_view, 7> kNames = {
       "batch port", "metrics port", "eval port",  "constant port",

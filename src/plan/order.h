@@ -29,10 +29,16 @@ class Order {
   int32_t size() const { return static_cast<int32_t>(starts_.size()); }
 
  private:
+  static constexpr std::array<int32_t, device::kNumStreams> filled() {
+    std::array<int32_t, device::kNumStreams> none{};
+    none.fill(-1);
+    return none;
+  }
+
   std::vector<Clock> starts_;
   std::vector<StreamKind> streams_;
   std::vector<int32_t> places_;  // 1-based place in its stream
-  std::array<int32_t, device::kNumStreams> last_ = {-1, -1, -1, -1, -1, -1, -1, -1};
+  std::array<int32_t, device::kNumStreams> last_ = filled();
 };
 
 Clock join(const Clock& a, const Clock& b);

@@ -3,15 +3,26 @@
 #include <algorithm>
 #include <array>
 
-#include "ops/signature.h"
-
 namespace trireme::plan {
 
 std::string_view name_of(Bound bound) {
-  static constexpr std::array<std::string_view, 12> kNames = {
-      "none",           "frame",  "saved",    "input", "output", "output gradient",
-      "input gradient", "weight", "gradient", "batch", "rope",   "sums"};
+  static constexpr std::array<std::string_view, 13> kNames = {
+      "none",   "frame",  "saved",           "deferred",
+      "input",  "output", "output gradient", "input gradient",
+      "weight", "gradient", "batch", "rope", "sums"};
   return kNames[static_cast<size_t>(bound)];
+}
+
+std::span<const ops::Operand> operands_of(const Instruction& instruction) {
+  model::Node node;
+  node.kind = instruction.transfer ? model::NodeKind::gather : model::NodeKind::op;
+  node.op = instruction.op;
+  return model::operands_of(node);
+}
+
+bool Phase::transfers() const {
+  return std::any_of(instructions.begin(), instructions.end(),
+                     [](const Instruction& i) { return i.transfer.has_value(); });
 }
 
 bool Phase::uses(Bound bound) const {
@@ -23,7 +34,7 @@ bool Phase::uses(Bound bound) const {
 
 bool Phase::writes(Bound bound) const {
   for (const Instruction& i : instructions) {
-    const auto operands = ops::signature(i.op);
+    const auto operands = operands_of(i);
     for (size_t a = 0; a < i.args.size(); ++a) {
       if (i.args[a].bound == bound && operands[a].access != ops::Access::read) return true;
     }
@@ -57,14 +68,13 @@ Shape shape_of(const Operand& operand, const model::Dims& dims, const ops::Exten
                int64_t chunk) {
   const bool part = operand.sliced || operand.chunk;
   const int64_t tokens = part ? std::min(chunk, extent.tokens) : extent.tokens;
-  const auto size = [&](model::Dim dim) { return dim == model::Dim::tokens ? tokens : dims[dim]; };
   if (operand.bound == Bound::batch) {
     const auto field = static_cast<ops::BatchField>(operand.index);
     const bool per_token = field != ops::BatchField::cu_seqlens;
     return {1, per_token ? tokens : ops::BatchLayout::size(field, extent)};
   }
   if (operand.bound == Bound::none) return {};
-  return {size(operand.rows), size(operand.cols)};
+  return {dims.at(operand.rows, tokens), dims.at(operand.cols, tokens)};
 }
 
 }  // namespace trireme::plan

@@ -2,13 +2,17 @@
 //
 // A phase is stored once, with formal operands; the schedule says for which unit and micro-batch it
 // runs, and the unit says which buffers that means. It has one entry and one exit point on the
-// compute stream. Its temporaries and workspaces are one frame, packed by the memory planner.
+// compute stream; collectives inside it run on comm_tp beside the operations. Its temporaries and
+// workspaces are one frame, packed by the memory planner.
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "comm/comm.h"
 #include "model/adjoint.h"
 #include "model/graph.h"
 #include "ops/batch.h"
@@ -20,7 +24,8 @@ namespace trireme::plan {
 enum class Bound : uint8_t {
   none,
   frame,
-  saved,  // the unit's values kept from forward to backward
+  saved,     // the unit's values kept from forward to backward
+  deferred,  // and from the input gradient to the weight gradient
   input,  // hidden states from the previous unit
   output,
   output_gradient,
@@ -48,8 +53,14 @@ struct Operand {
   std::string name;  // for printing
 };
 
+/// What an instruction waits for where there is none before it on the other stream: the entry of
+/// the phase.
+inline constexpr int kPhaseEntry = -1;
+
 struct Instruction {
   ops::OpKind op{};
+  /// A collective over the tensor-parallel ranks instead of `op`. Args: out, in.
+  std::optional<comm::CommKind> transfer;
   DType dtype{};
   model::LawRule law = model::LawRule::set;
   model::Part part = model::Part::forward;
@@ -58,7 +69,13 @@ struct Instruction {
   ops::Attributes attributes{};
   int64_t workspace_offset = 0;  // in the frame
   int64_t workspace_bytes = 0;
+  /// Instruction of the other stream (operations on compute, transfers on comm_tp) that must be
+  /// done first, in this trip round the loop; or kPhaseEntry.
+  std::optional<int> wait;
+  bool awaited = false;  // by an instruction of the other stream, or at the exit
 };
+/// How an instruction touches its arguments, in their order.
+std::span<const ops::Operand> operands_of(const Instruction& instruction);
 
 struct Phase {
   std::string name;  // "forward", "backward", "loss", "evaluate", "evaluate loss"
@@ -71,7 +88,10 @@ struct Phase {
   int64_t frame_bytes = 0;
   /// The gradient of the input is that of the output, updated in place.
   bool gradient_in_place = false;
+  /// Transfer that compute waits for before the exit.
+  std::optional<int> last_wait;
 
+  bool transfers() const;
   bool uses(Bound bound) const;
   bool writes(Bound bound) const;
   /// Slots bound to weights or gradients, ascending.
@@ -85,8 +105,10 @@ struct Phase {
 struct UnitPhases {
   Phase forward;   // empty instructions for the head
   Phase backward;  // the head: forward, loss and backward in one; empty: nothing to do
+  Phase weight_gradient;  // split backward: the rest of it; empty: nothing is put off
   Phase evaluate;  // forward without anything kept; the head: with the loss
   int64_t saved_bytes = 0;
+  int64_t deferred_bytes = 0;
   /// The input itself is read in backward.
   bool keeps_input = false;
 };
@@ -97,11 +119,13 @@ struct PhaseRequest {
   std::vector<bool> trainable;  // per slot
   bool backward = true;         // something trainable in this unit or upstream
   bool input_gradient = true;   // something trainable upstream
+  bool split_backward = false;  // weight gradients of products in a phase of their own
   model::Recompute level = model::Recompute::none;
   DType compute = DType::f32;
   ops::Extent capacity;
   int64_t chunk = 0;  // tokens per chunk of the loss
   const ops::OpSizing* sizing = nullptr;
+  const comm::CommSizing* comm_sizing = nullptr;
 };
 
 /// ConfigError when the backend lacks a body for an operation of the unit.

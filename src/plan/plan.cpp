@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/math.h"
+#include "config/parse.h"
 #include "plan/placement.h"
 #include "plan/print.h"
 #include "plan/verify.h"
@@ -46,10 +47,9 @@ int64_t loss_chunk(const ModelGraph& model, const ops::Extent& capacity, int64_t
   return std::max<int64_t>(1, std::min(chunk, capacity.tokens));
 }
 
-/// Ranks that share one copy of the state.
-int64_t shard_group(const RunConfig& config, int64_t data_ranks) {
+void check_shard_group(const RunConfig& config, int64_t data_ranks) {
   const int64_t size = config.shard_group_size;
-  if (size == 0) return data_ranks;
+  if (size == 0) return;
   if (config.zero.stage == 0) {
     throw ConfigError(
         "shard_group_size", std::to_string(size),
@@ -59,7 +59,6 @@ int64_t shard_group(const RunConfig& config, int64_t data_ranks) {
     throw ConfigError("shard_group_size", std::to_string(size),
                       fmt::format("the {} data ranks must be a multiple of it", data_ranks));
   }
-  return size;
 }
 
 class Planner {
@@ -67,17 +66,21 @@ class Planner {
   explicit Planner(const PlanRequest& request) : request_(request), config_(*request.config) {}
 
   Plan run() {
-    plan_.model = *request_.model;
+    make_mesh();
+    TensorPart part = tensor_part(*request_.model, plan_.mesh.layout.tp, plan_.mesh.at.tp);
+    plan_.mesh.kv_replicas = part.kv_replicas;
+    plan_.pipeline = make_pipeline(config_, *request_.model, plan_.mesh, request_.capacity);
     plan_.capacity = request_.capacity;
     plan_.rope_positions = request_.rope_positions;
     plan_.compute = config_.bf16 ? DType::bf16 : DType::f32;
-    plan_.sharding =
-        resolve_sharding(config_, plan_.model, request_.data_ranks, request_.data_rank);
+    plan_.sharding = resolve_sharding(config_, part.model, plan_.mesh);
     plan_.groups =
-        make_groups(plan_.model, plan_.sharding.shard_ranks,
-                    plan_.sharding.stage == 3 ? plan_.sharding.persistence_threshold : -1);
-    plan_.state = make_state({&plan_.model, &plan_.groups, &plan_.sharding, plan_.compute,
-                              config_.optim, request_.schedule_entries, request_.rope_positions});
+        make_groups({&part, plan_.pipeline.own_units(), plan_.sharding.shard_ranks,
+                     plan_.sharding.stage == 3 ? plan_.sharding.persistence_threshold : -1});
+    plan_.model = std::move(part.model);
+    plan_.state = make_state({&plan_.model, &plan_.mesh, &plan_.groups, &plan_.sharding,
+                              plan_.compute, config_.optim, request_.schedule_entries,
+                              request_.rope_positions});
     fill_context();
     lower();
     place();
@@ -87,8 +90,19 @@ class Planner {
   }
 
  private:
+  void make_mesh() {
+    plan_.mesh.layout = config::layout_of(config_, request_.world_size);
+    check_shard_group(config_, plan_.mesh.layout.dp);
+    plan_.mesh.at = mesh::coordinates_of(plan_.mesh.layout, request_.rank);
+    plan_.mesh.chunks = static_cast<int>(config_.virtual_pipeline_size);
+    plan_.mesh.tied_ends =
+        request_.model->config.tie_word_embeddings && plan_.mesh.layout.pp > 1;
+  }
+
   void fill_context() {
     context_.model = &plan_.model;
+    context_.mesh = &plan_.mesh;
+    context_.pipeline = &plan_.pipeline;
     context_.groups = &plan_.groups;
     context_.sharding = &plan_.sharding;
     context_.state = &plan_.state;
@@ -126,12 +140,13 @@ class Planner {
       auto operator<=>(const Key&) const = default;
     };
     std::map<Key, int> known;
-    bool upstream = false;  // something trainable before this unit
-    for (int u = 0; u < plan_.model.num_units(); ++u) {
+    context_.variant_of_unit.assign(plan_.model.units.size(), -1);
+    for (int u : plan_.pipeline.own_units()) {
       const model::Unit& unit = plan_.model.units[static_cast<size_t>(u)];
-      Key key{unit.kind, trainable_slots(unit), false, upstream, Recompute::none};
-      upstream |= std::count(key.trainable.begin(), key.trainable.end(), true) > 0;
-      key.backward = upstream;
+      Key key{unit.kind, trainable_slots(unit), false,
+              plan_.pipeline.gradient_in[static_cast<size_t>(u)], Recompute::none};
+      key.backward = key.input_gradient ||
+                     std::count(key.trainable.begin(), key.trainable.end(), true) > 0;
       if (u >= 1 && u <= blocks) key.level = levels[static_cast<size_t>(u) - 1];
       const auto [at, fresh] = known.try_emplace(key, static_cast<int>(context_.variants.size()));
       if (fresh) {
@@ -140,16 +155,21 @@ class Planner {
                            key.trainable,
                            key.backward,
                            key.input_gradient,
+                           plan_.pipeline.kind == PipelineSchedule::zero_bubble,
                            key.level,
                            plan_.compute,
                            plan_.capacity,
                            loss_chunk(plan_.model, plan_.capacity, request_.loss_chunk_bytes),
-                           request_.op_sizing};
+                           request_.op_sizing,
+                           request_.comm_sizing};
         context_.variants.push_back(build_phases(phase));
       }
-      context_.variant_of_unit.push_back(at->second);
+      context_.variant_of_unit[static_cast<size_t>(u)] = at->second;
     }
-    if (!upstream) throw ConfigError("trainable", "nothing", "at least one tensor must be trained");
+    const auto& parameters = plan_.model.parameters;
+    const bool trains = std::any_of(parameters.begin(), parameters.end(),
+                                    [](const auto& parameter) { return parameter.trainable; });
+    if (!trains) throw ConfigError("trainable", "nothing", "at least one tensor must be trained");
   }
 
   void lower() {
@@ -209,26 +229,17 @@ std::vector<const Program*> Plan::programs() const {
   return all;
 }
 
-Plan make_plan(const PlanRequest& request) {
-  const RunConfig& config = *request.config;
-  for (const auto& [name, size] :
-       {std::pair{"tensor_parallel_size", config.tensor_parallel_size},
-        std::pair{"pipeline_parallel_size", config.pipeline_parallel_size}}) {
-    if (size > 1) throw ConfigError(name, std::to_string(size), "not supported yet");
-  }
-  return Planner(request).run();
-}
+Plan make_plan(const PlanRequest& request) { return Planner(request).run(); }
 
-Sharding resolve_sharding(const RunConfig& config, const ModelGraph& model, int64_t data_ranks,
-                          int64_t data_rank) {
+Sharding resolve_sharding(const RunConfig& config, const ModelGraph& model, const Mesh& mesh) {
   const config::ZeroConfig& zero = config.zero;
   const int64_t unit = unit_elements(model);
   Sharding sharding;
   sharding.stage = zero.stage;
-  sharding.shard_ranks = shard_group(config, data_ranks);
-  sharding.shard_rank = data_rank % sharding.shard_ranks;
-  sharding.replicas = data_ranks / sharding.shard_ranks;
-  sharding.replica = data_rank / sharding.shard_ranks;
+  sharding.shard_ranks = mesh.layout.shard_ranks();
+  sharding.shard_rank = mesh.at.dp % sharding.shard_ranks;
+  sharding.replicas = mesh.layout.dp / sharding.shard_ranks;
+  sharding.replica = mesh.at.dp / sharding.shard_ranks;
   sharding.reduce_each_micro_batch = config.reduce_at == config::ReduceAt::automatic
                                          ? zero.stage >= 2
                                          : config.reduce_at == config::ReduceAt::micro;

@@ -19,8 +19,8 @@ namespace trireme::plan {
 struct PlanRequest {
   const config::RunConfig* config = nullptr;
   const model::ModelGraph* model = nullptr;
-  int64_t data_ranks = 1;
-  int64_t data_rank = 0;
+  int64_t world_size = 1;
+  int64_t rank = 0;
   ops::Extent capacity;            // largest micro-batch of any rank, training and evaluation
   int64_t rope_positions = 0;      // rows of the rotary table
   int64_t schedule_entries = 0;    // learning rates
@@ -32,7 +32,9 @@ struct PlanRequest {
 };
 
 struct Plan {
-  model::ModelGraph model;
+  model::ModelGraph model;  // as this rank holds it; parameters keep their global shapes
+  Mesh mesh;
+  Pipeline pipeline;
   Groups groups;
   Sharding sharding;
   State state;
@@ -44,7 +46,7 @@ struct Plan {
   Program evaluate_begin, evaluate, evaluate_end;  // empty schedules when nothing is evaluated
   Program load, save, gradients, export_weights;
   ArenaBytes arenas{};
-  uint64_t hash = 0;  // of everything that ranks must agree on
+  uint64_t hash = 0;  // of everything that ranks of one stage and tensor rank must agree on
 
   std::vector<const Program*> programs() const;
 };
@@ -54,8 +56,9 @@ struct Plan {
 Plan make_plan(const PlanRequest& request);
 
 /// What the configuration's ZeRO keys mean for this model (design: DeepSpeed's keys on units).
+/// ConfigError when shard_group_size does not fit.
 Sharding resolve_sharding(const config::RunConfig& config, const model::ModelGraph& model,
-                          int64_t data_ranks, int64_t data_rank);
+                          const Mesh& mesh);
 
 /// Recomputation level of every block, from the front. ConfigError when the spans name more blocks
 /// than there are.

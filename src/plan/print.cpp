@@ -42,7 +42,11 @@ void print_entry(const Program& program, const model::ModelGraph& model, int ind
     const Transfer& transfer = program.transfers[static_cast<size_t>(entry.item)];
     int64_t count = 0;
     for (const TransferPiece& piece : transfer.pieces) count += piece.count;
-    what += fmt::format(" {} {}x{}", name_of(transfer.axis), name_of(transfer.dtype), count);
+    // Which part of the shared heads a data rank sums depends on its slice.
+    const std::string size =
+        transfer.axis == GroupAxis::kv_replicas ? "" : fmt::format("x{}", count);
+    what += fmt::format(" {} {}{}{}", name_of(transfer.axis), name_of(transfer.dtype), size,
+                        transfer.per_row ? " a row" : "");
     if (transfer.kind == comm::CommKind::reduce_scatter) what += entry.set ? " set" : " add";
   }
   fmt::format_to(out, "{:03}  {:<12} {:<34} {:<10} {:>3}  {:<16}{}\n", index,
@@ -84,7 +88,9 @@ void print_phase(const Phase& phase, const model::ModelGraph& model, Out out) {
     std::string args;
     for (const Operand& operand : instruction.args) args += " " + operand_text(operand);
     fmt::format_to(out, "  {:02}{} {:<22}{}{}{}\n", i, looped ? " per chunk" : "          ",
-                   ops::name_of(instruction.op), args, law_text(instruction.law),
+                   instruction.transfer ? comm::name_of(*instruction.transfer)
+                                        : ops::name_of(instruction.op),
+                   args, law_text(instruction.law),
                    instruction.recomputed ? "  recomputed" : "");
   }
 }

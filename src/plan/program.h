@@ -14,6 +14,7 @@
 #include "comm/comm.h"
 #include "device/device.h"
 #include "ops/op.h"
+#include "plan/axes.h"
 #include "plan/phase.h"
 
 namespace trireme::plan {
@@ -58,12 +59,6 @@ struct Span {
   bool operator==(const Span&) const = default;
 };
 
-/// Among whom a transfer runs: the ranks that share one copy of the state, those that hold the same
-/// part of different copies, or all. Stages and tensor ranks add theirs.
-enum class GroupAxis : uint8_t { shard, replica, world };
-inline constexpr int kNumAxes = 3;
-std::string_view name_of(GroupAxis axis);
-
 struct TransferPiece {
   int32_t send = -1;
   int32_t receive = -1;
@@ -79,6 +74,9 @@ struct Transfer {
   DType dtype{};
   std::vector<TransferPiece> pieces;
   Span workspace;
+  /// Counts are those of one row of the micro-batch's hidden states, of which a rank holds
+  /// tokens / tensor ranks; nothing is sent of an empty micro-batch.
+  bool per_row = false;
 };
 
 /// One operation on flat ranges; empty rows follow the write law like any other.
@@ -126,11 +124,13 @@ struct Port {
   bool operator==(const Port&) const = default;
 };
 
-/// What the formal operands of a phase mean for one unit (and later one micro-batch slot).
+/// What the formal operands of a phase mean for one unit and those micro-batches that use the same
+/// turn of its buffers.
 struct Binding {
   int32_t input = -1;
   int32_t output = -1;
   int32_t saved = -1;
+  int32_t deferred = -1;
   int32_t output_gradient = -1;
   int32_t input_gradient = -1;
   std::vector<Span> weights;    // per slot

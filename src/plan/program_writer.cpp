@@ -22,6 +22,29 @@ int32_t store(std::vector<Item>& items, const Item& item) {
   return static_cast<int32_t>(known - items.begin());
 }
 
+StreamKind stream_of(GroupAxis axis) {
+  switch (axis) {
+    case GroupAxis::shard:
+    case GroupAxis::replica:
+      return StreamKind::comm_dp;
+    case GroupAxis::tensor:
+    case GroupAxis::kv_replicas:
+      return StreamKind::comm_tp;
+    case GroupAxis::to_next:
+      return StreamKind::send_next;
+    case GroupAxis::from_previous:
+      return StreamKind::recv_prev;
+    case GroupAxis::to_previous:
+      return StreamKind::send_prev;
+    case GroupAxis::from_next:
+      return StreamKind::recv_next;
+    case GroupAxis::world:
+    case GroupAxis::tied_ends:
+      return StreamKind::comm_control;
+  }
+  return StreamKind::comm_control;
+}
+
 }  // namespace
 
 ProgramWriter::ProgramWriter(const LoweringContext& context, std::string name)
@@ -29,6 +52,16 @@ ProgramWriter::ProgramWriter(const LoweringContext& context, std::string name)
   program_.name = std::move(name);
   program_.buffers = context.state->buffers;
   program_.rope_table = context.state->rope_table;
+}
+
+std::pair<int64_t, int64_t> ProgramWriter::owned_range(int g) const {
+  const ParameterGroup& group = context_.group(g);
+  if (context_.group_state(g).optimizer_whole) return {0, group.size};
+  return {slice_begin(g), slice_begin(g) + group.slice};
+}
+
+bool ProgramWriter::counts_loss() const {
+  return context_.mesh->last_stage() && context_.mesh->at.tp == 0;
 }
 
 Span ProgramWriter::plane_span(int g, int32_t buffer, bool whole, DType dtype, int64_t begin,
@@ -70,8 +103,7 @@ int32_t ProgramWriter::gradient_slot(int g) {
 void ProgramWriter::emit_optimizer(int g) {
   const ParameterGroup& group = context_.group(g);
   const GroupState& s = context_.group_state(g);
-  const int64_t begin = s.optimizer_whole ? 0 : slice_begin(g);
-  const int64_t end = s.optimizer_whole ? group.size : begin + group.slice;
+  const auto [begin, end] = owned_range(g);
   const bool adamw = context_.optimizer == config::Optimizer::adamw;
   std::vector<FlatOp> ops;
   for (const Segment& segment : segments(*context_.model, group, begin, end)) {
@@ -110,45 +142,35 @@ TransferPiece ProgramWriter::gather_to_slot(int g) {
   return {context_.group_state(g).value, weight_slot(g), 0, 0, context_.group(g).slice};
 }
 
-int64_t ProgramWriter::group_size(GroupAxis axis) const {
-  switch (axis) {
-    case GroupAxis::shard:
-      return sharding().shard_ranks;
-    case GroupAxis::replica:
-      return sharding().replicas;
-    case GroupAxis::world:
-      return sharding().data_ranks();
-  }
-  return 1;
-}
-
 void ProgramWriter::emit_transfer(TransferWish wish, std::vector<BufferAccess> accesses,
                                   const std::vector<int32_t>& after) {
   if (wish.pieces.empty()) return;
-  const bool control = wish.axis == GroupAxis::world;
+  const StreamKind stream = stream_of(wish.axis);
+  const int64_t rows =
+      wish.per_row ? context_.model->dims.at(model::Dim::sequence, context_.capacity.tokens) : 1;
   std::string key = fmt::format("{}/{}/{}", static_cast<int>(wish.kind),
                                 static_cast<int>(wish.axis), static_cast<int>(wish.dtype));
   std::vector<int64_t> counts;
   for (const TransferPiece& piece : wish.pieces) {
     key += fmt::format("/{}+{}>{}+{}x{}:{}", piece.send, piece.send_offset, piece.receive,
                        piece.receive_offset, piece.count, piece.stride);
-    counts.push_back(piece.count);
+    counts.push_back(piece.count * rows);
   }
-  const int64_t staging =
-      context_.comm_sizing->workspace_bytes(wish.kind, wish.dtype, group_size(wish.axis), counts);
+  const int64_t staging = context_.comm_sizing->workspace_bytes(
+      wish.kind, wish.dtype, group_size(*context_.mesh, wish.axis), counts);
   Span workspace;
   if (staging > 0) {
-    workspace = {staging_buffer(control, staging), DType::u8, 0, staging};
+    workspace = {staging_buffer(stream, staging), DType::u8, 0, staging};
     accesses.push_back(acquired(released(writes(workspace.buffer))));
   }
   const auto [at, fresh] = transfers_.try_emplace(key, program_.transfers.size());
   if (fresh) {
     program_.transfers.push_back(
-        {wish.kind, wish.axis, wish.dtype, std::move(wish.pieces), workspace});
+        {wish.kind, wish.axis, wish.dtype, std::move(wish.pieces), workspace, wish.per_row});
   }
   Entry entry;
   entry.kind = EntryKind::transfer;
-  entry.stream = control ? StreamKind::comm_control : StreamKind::comm_dp;
+  entry.stream = stream;
   entry.item = at->second;
   entry.set = wish.set;
   entry.unit = wish.unit;
@@ -158,15 +180,15 @@ void ProgramWriter::emit_transfer(TransferWish wish, std::vector<BufferAccess> a
 }
 
 /// One buffer for all transfers of a stream, as large as the largest needs.
-int32_t ProgramWriter::staging_buffer(bool control, int64_t bytes) {
-  int32_t& buffer = staging_[control ? 1 : 0];
-  if (buffer < 0) {
-    buffer = emitter_.add_buffer(control ? "staging.control" : "staging.data", Owner::staging,
-                                 Space::device, 0);
+int32_t ProgramWriter::staging_buffer(StreamKind stream, int64_t bytes) {
+  const auto [at, fresh] = staging_.try_emplace(stream, -1);
+  if (fresh) {
+    at->second = emitter_.add_buffer(fmt::format("staging.{}", device::name_of(stream)),
+                                     Owner::staging, Space::device, 0);
   }
-  int64_t& room = program_.buffers[static_cast<size_t>(buffer)].bytes;
+  int64_t& room = program_.buffers[static_cast<size_t>(at->second)].bytes;
   room = std::max(room, bytes);
-  return buffer;
+  return at->second;
 }
 
 int64_t ProgramWriter::workspace_of(const FlatOp& op) const {
@@ -231,7 +253,7 @@ void ProgramWriter::emit_port(StreamKind stream, const Port& port,
 }
 
 void ProgramWriter::emit_sum(int32_t from, int32_t to, int64_t count) {
-  if (sharding().data_ranks() == 1) return;
+  if (context_.mesh->layout.world_size() == 1) return;
   emit_transfer({CommKind::all_reduce, GroupAxis::world, DType::f64, {{from, to, 0, 0, count}}},
                 {reads(from), writes(to)});
 }

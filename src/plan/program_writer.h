@@ -3,6 +3,7 @@
 
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "plan/lowering.h"
@@ -22,6 +23,10 @@ class ProgramWriter {
   const Sharding& sharding() const { return *context_.sharding; }
   /// First element of the group that this rank owns.
   int64_t slice_begin(int g) const { return context_.group(g).slice * sharding().shard_rank; }
+  /// The elements that this rank's optimizer updates.
+  std::pair<int64_t, int64_t> owned_range(int g) const;
+  /// Whether this rank's loss sums are the ones of its micro-batches that the world counts.
+  bool counts_loss() const;
   /// Elements [begin, end) of the group within a plane that is whole or this rank's slice.
   Span plane_span(int g, int32_t buffer, bool whole, DType dtype, int64_t begin, int64_t end) const;
   Span value_span(int g, int64_t begin, int64_t end) const;
@@ -43,10 +48,10 @@ class ProgramWriter {
     bool set = true;
     int unit = -1;
     int micro_batch = -1;
+    bool per_row = false;
   };
   void emit_transfer(TransferWish wish, std::vector<BufferAccess> accesses,
                      const std::vector<int32_t>& after = {});
-  int64_t group_size(GroupAxis axis) const;
   int64_t workspace_of(const FlatOp& op) const;
   /// One entry of flat operations on the compute stream. Counts may differ between ranks, plans
   /// must not: the entry is there also without operations, with at least `workspace` bytes.
@@ -56,7 +61,7 @@ class ProgramWriter {
                  std::vector<BufferAccess> accesses);
   void emit_port(StreamKind stream, const Port& port, std::vector<BufferAccess> accesses,
                  int micro_batch = -1);
-  /// All-reduces `count` f64 sums of the data ranks (alone: nothing, the buffers are one).
+  /// All-reduces `count` f64 sums of the world (alone: nothing, the buffers are one).
   void emit_sum(int32_t from, int32_t to, int64_t count);
 
   const LoweringContext& context_;
@@ -69,9 +74,9 @@ class ProgramWriter {
 
   std::map<std::pair<int32_t, int32_t>, int32_t> weight_slots_;
   std::map<std::pair<int32_t, int32_t>, int32_t> gradient_slots_;
-  int32_t staging_buffer(bool control, int64_t bytes);
+  int32_t staging_buffer(StreamKind stream, int64_t bytes);
   std::map<std::string, int32_t> transfers_;  // by content: stored once
-  int32_t staging_[2] = {-1, -1};             // of the data and of the control stream
+  std::map<StreamKind, int32_t> staging_;
 };
 
 }  // namespace trireme::plan

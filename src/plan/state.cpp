@@ -104,7 +104,7 @@ class StateMaker {
                             request_.rope_positions * request_.model->config.head_dim * 4);
     state_.sums = add("sums", Owner::control, f64(ops::kNumSums));
     state_.eval_sums = add("eval_sums", Owner::control, f64(2));
-    if (sharding_.data_ranks() > 1) {
+    if (request_.mesh->layout.world_size() > 1) {
       state_.world_sums = add("world_sums", Owner::control, f64(ops::kNumSums));
       state_.eval_world_sums = add("eval_world_sums", Owner::control, f64(2));
     } else {

@@ -81,6 +81,7 @@ struct State {
 
 struct StateRequest {
   const model::ModelGraph* model = nullptr;
+  const Mesh* mesh = nullptr;
   const Groups* groups = nullptr;
   const Sharding* sharding = nullptr;
   DType compute = DType::f32;

@@ -13,7 +13,11 @@ using comm::CommKind;
 
 StepWriter::StepWriter(const LoweringContext& context, std::string name, bool train,
                        int micro_batches)
-    : ProgramWriter(context, std::move(name)), train_(train), micro_batches_(micro_batches) {
+    : ProgramWriter(context, std::move(name)),
+      train_(train),
+      micro_batches_(micro_batches),
+      walk_(list_events(context, train, micro_batches)),
+      buffers_(context, walk_, emitter_, train) {
   residence_.resize(context.groups->groups.size());
   for (size_t g = 0; g < residence_.size(); ++g) {
     residence_[g].updated = !train || !context.group(static_cast<int>(g)).key.trainable;
@@ -23,49 +27,36 @@ StepWriter::StepWriter(const LoweringContext& context, std::string name, bool tr
   for (auto& list : phase_of_variant_) list.assign(context.variants.size(), -1);
   program_.loss_sums = train ? context.state->sums : context.state->eval_sums;
   program_.loss_sums_offset = train ? ops::index(ops::Sum::loss) * size_of(DType::f64) : 0;
-  list_events();
-  make_buffers();
+  index_events();
 }
 
-void StepWriter::list_events() {
-  const int units = context_.model->num_units();
-  for (int m = 0; m < micro_batches_; ++m) {
-    for (int u = 0; u < units; ++u) {
-      const bool loss = train_ && context_.model->graph(u).output < 0;
-      events_.push_back({u, m, loss});
-    }
-    if (!train_) continue;
-    for (int u = units - 2; u >= 0; --u) {
-      if (!context_.phases(u).backward.instructions.empty()) events_.push_back({u, m, true});
-    }
-  }
+void StepWriter::index_events() {
   group_events_.resize(residence_.size());
-  for (size_t e = 0; e < events_.size(); ++e) {
-    const Event& event = events_[e];
+  for (size_t e = 0; e < walk_.events.size(); ++e) {
+    const Event& event = walk_.events[e];
     event_groups_.push_back(groups_of(event.unit, phase_of(event), Bound::weight));
     for (int g : event_groups_.back()) group_events_[static_cast<size_t>(g)].push_back(e);
-    if (!event.backward) continue;
     for (int g : groups_of(event.unit, phase_of(event), Bound::gradient)) {
       int& first = gradient_first_[static_cast<size_t>(g)];
       if (first < 0) first = event.unit;
       gradient_last_[static_cast<size_t>(g)] = event.unit;
     }
   }
-  event_entry_.assign(events_.size(), -1);
+  event_entry_.assign(walk_.events.size(), -1);
   if (train_) check_gradients();
 }
 
 /// A gradient that nobody writes would be whatever its memory held before.
 void StepWriter::check_gradients() const {
   std::set<std::pair<int, int64_t>> written;
-  for (const Event& event : events_) {
-    if (!event.backward || event.micro_batch > 0) continue;
+  for (const Event& event : walk_.events) {
+    if (event.micro_batch > 0) continue;
     for (int slot : phase_of(event).slots(Bound::gradient)) {
       const SlotPlace& place = place_of(event.unit, slot);
       written.emplace(place.group, place.offset);
     }
   }
-  for (int u = 0; u < context_.model->num_units(); ++u) {
+  for (int u : context_.pipeline->own_units()) {
     const auto& names = context_.model->graph(u).slots;
     for (size_t slot = 0; slot < names.size(); ++slot) {
       const SlotPlace& place = place_of(u, static_cast<int>(slot));
@@ -80,12 +71,12 @@ void StepWriter::check_gradients() const {
 const Phase& StepWriter::phase_of(const Event& event) const {
   const UnitPhases& phases = context_.phases(event.unit);
   if (!train_) return phases.evaluate;
-  return event.backward ? phases.backward : phases.forward;
+  if (event.pass == Pass::forward) return phases.forward;
+  return event.pass == Pass::backward ? phases.backward : phases.weight_gradient;
 }
 
 int32_t StepWriter::phase_index(const Event& event) {
-  const size_t which = train_ ? (event.backward ? 1 : 0) : 2;
-  int32_t& index = phase_of_variant_[which][static_cast<size_t>(
+  int32_t& index = phase_of_variant_[static_cast<size_t>(event.pass)][static_cast<size_t>(
       context_.variant_of_unit[static_cast<size_t>(event.unit)])];
   if (index < 0) {
     index = static_cast<int32_t>(program_.phases.size());
@@ -101,76 +92,42 @@ int32_t StepWriter::phase_index(const Event& event) {
 
 std::vector<int> StepWriter::groups_of(int unit, const Phase& phase, Bound bound) const {
   std::vector<int> found;
-  for (int slot : phase.slots(bound)) {
-    found.push_back(
-        context_.groups->places[static_cast<size_t>(unit)][static_cast<size_t>(slot)].group);
-  }
+  for (int slot : phase.slots(bound)) found.push_back(place_of(unit, slot).group);
   std::sort(found.begin(), found.end());
   found.erase(std::unique(found.begin(), found.end()), found.end());
   return found;
 }
 
-void StepWriter::make_buffers() {
-  const int units = context_.model->num_units();
-  const ops::BatchLayout layout{context_.capacity};
-  const int64_t batch_bytes = layout.total() * size_of(DType::i32);
-  for (int i = 0; i < std::min(2, micro_batches_); ++i) {
-    batch_.push_back(
-        emitter_.add_buffer(fmt::format("batch.{}", i), Owner::batch, Space::device, batch_bytes));
-    batch_host_.push_back(emitter_.add_buffer(fmt::format("batch.host.{}", i), Owner::batch,
-                                              Space::pinned, batch_bytes));
+int32_t StepWriter::binding_of(const Event& event) {
+  Binding binding = buffers_.states(event);
+  const auto [at, fresh] = bindings_.try_emplace(
+      {event.unit, binding.input, binding.output, binding.saved, binding.deferred,
+       binding.output_gradient, binding.input_gradient},
+      static_cast<int32_t>(program_.bindings.size()));
+  if (!fresh) return at->second;
+  for (const SlotPlace& place : context_.groups->places[static_cast<size_t>(event.unit)]) {
+    const GroupState& s = context_.group_state(place.group);
+    const int32_t value = s.value_whole ? s.value : weight_slot(place.group);
+    binding.weights.push_back(
+        {value, context_.compute, place.offset * size_of(context_.compute), 0});
+    const int32_t gradient =
+        s.gradient_slot.used() && train_ ? gradient_slot(place.group) : s.gradient;
+    binding.gradients.push_back({gradient, DType::f32, place.offset * 4, 0});
   }
-  const int64_t hidden_bytes = context_.capacity.tokens * context_.model->dims[model::Dim::hidden] *
-                               size_of(context_.compute);
-  program_.bindings.resize(static_cast<size_t>(units));
-  for (int u = 0; u < units; ++u) {
-    Binding& binding = program_.bindings[static_cast<size_t>(u)];
-    const std::string& name = context_.model->units[static_cast<size_t>(u)].name;
-    if (u > 0) binding.input = program_.bindings[static_cast<size_t>(u) - 1].output;
-    if (u + 1 < units) {
-      binding.output =
-          emitter_.add_buffer("x." + name, Owner::activations, Space::device, hidden_bytes);
-    }
-    const int64_t saved = context_.phases(u).saved_bytes;
-    if (train_ && saved > 0) {
-      binding.saved =
-          emitter_.add_buffer("saved." + name, Owner::activations, Space::device, saved);
-    }
-    for (const SlotPlace& place : context_.groups->places[static_cast<size_t>(u)]) {
-      const GroupState& s = context_.group_state(place.group);
-      const int32_t value = s.value_whole ? s.value : weight_slot(place.group);
-      binding.weights.push_back(
-          {value, context_.compute, place.offset * size_of(context_.compute), 0});
-      const int32_t gradient =
-          s.gradient_slot.used() && train_ ? gradient_slot(place.group) : s.gradient;
-      binding.gradients.push_back({gradient, DType::f32, place.offset * 4, 0});
-    }
-  }
-  if (!train_) return;
-  for (int u = units - 1; u > 0; --u) {  // gradients of hidden states, in place where they may
-    Binding& binding = program_.bindings[static_cast<size_t>(u)];
-    const Phase& phase = context_.phases(u).backward;
-    if (phase.gradient_in_place) {
-      binding.input_gradient = binding.output_gradient;
-    } else if (phase.uses(Bound::input_gradient)) {
-      binding.input_gradient =
-          emitter_.add_buffer("d." + context_.model->units[static_cast<size_t>(u)].name,
-                              Owner::activations, Space::device, hidden_bytes);
-    }
-    program_.bindings[static_cast<size_t>(u) - 1].output_gradient = binding.input_gradient;
-  }
+  program_.bindings.push_back(std::move(binding));
+  return at->second;
 }
 
 void StepWriter::write() {
-  int batch_of = -1;
-  for (size_t e = 0; e < events_.size(); ++e) {
-    if (events_[e].micro_batch != batch_of) {
-      batch_of = events_[e].micro_batch;
-      emit_batch(batch_of);
+  for (const Action& action : walk_.actions) {
+    while (next_batch_ <= action.micro_batch) emit_batch(next_batch_++);
+    if (action.kind != ActionKind::run) {
+      emit_passing(action);
+      continue;
     }
-    prefetch(e);
-    emit_phase(e);
-    if (train_) reduce(events_[e]);
+    prefetch(action.event);
+    emit_phase(action.event);
+    if (train_) reduce(walk_.events[action.event]);
   }
   if (train_) decide();
 }
@@ -179,7 +136,7 @@ void StepWriter::write() {
 
 void StepWriter::prefetch(size_t event) {
   const size_t horizon = event + static_cast<size_t>(sharding().prefetch);
-  while (next_prefetch_ < events_.size() && next_prefetch_ <= horizon) {
+  while (next_prefetch_ < walk_.events.size() && next_prefetch_ <= horizon) {
     if (!bring(next_prefetch_, event)) break;
     ++next_prefetch_;
   }
@@ -191,7 +148,7 @@ void StepWriter::prefetch(size_t event) {
 bool StepWriter::bring(size_t event, size_t running) {
   const std::vector<int>& groups = event_groups_[event];
   if (!slots_free(groups, event, running)) return false;
-  const int unit = events_[event].unit;
+  const int unit = walk_.events[event].unit;
   std::vector<TransferPiece> pieces;
   std::vector<BufferAccess> accesses;
   for (int g : groups) {
@@ -215,7 +172,7 @@ bool StepWriter::bring(size_t event, size_t running) {
   std::vector<int32_t> after;
   if (running > 0) after.push_back(event_entry_[running - 1]);
   emit_transfer({CommKind::all_gather, GroupAxis::shard, context_.compute, std::move(pieces), true,
-                 unit, events_[event].micro_batch},
+                 unit, walk_.events[event].micro_batch},
                 std::move(accesses), after);
   return true;
 }
@@ -265,7 +222,7 @@ bool StepWriter::keep(int group, size_t event) const {
 
 void StepWriter::access_weights(size_t index, const Phase& phase,
                                 std::vector<BufferAccess>& accesses) {
-  const Event& event = events_[index];
+  const Event& event = walk_.events[index];
   for (int g : groups_of(event.unit, phase, Bound::weight)) {
     const GroupState& s = context_.group_state(g);
     if (s.value_whole) {
@@ -282,33 +239,68 @@ void StepWriter::access_weights(size_t index, const Phase& phase,
 // Phases -------------------------------------------------------------------------------------
 
 void StepWriter::emit_batch(int micro_batch) {
-  const auto place = static_cast<size_t>(micro_batch) % batch_.size();
   const int64_t entries = ops::BatchLayout{context_.capacity}.total();
-  const Span host{batch_host_[place], DType::i32, 0, entries};
-  const Span here{batch_[place], DType::i32, 0, entries};
+  const Span host{buffers_.batch_host(micro_batch), DType::i32, 0, entries};
+  const Span here{buffers_.batch(micro_batch), DType::i32, 0, entries};
   emit_port(StreamKind::copy_in, {PortKind::batch, host, -1, Plane::master, 0},
             {acquired(writes(host.buffer))}, micro_batch);
   emit_copy(StreamKind::copy_in, here, host,
             {released(reads(host.buffer)), acquired(writes(here.buffer))});
 }
 
+/// Hidden states, or their gradients, to or from the neighbouring stage.
+void StepWriter::emit_passing(const Action& action) {
+  const int chunk = action.chunk;
+  const int m = action.micro_batch;
+  const auto pass = [&](CommKind kind, GroupAxis axis, int32_t buffer) {
+    TransferWish wish{kind, axis, context_.compute};
+    wish.pieces = {{buffer, buffer, 0, 0, context_.model->dims[model::Dim::hidden]}};
+    wish.per_row = true;
+    wish.micro_batch = m;
+    emit_transfer(std::move(wish), {kind == CommKind::send ? released(reads(buffer))
+                                                           : acquired(writes(buffer))});
+  };
+  switch (action.kind) {
+    case ActionKind::receive_input:
+      return pass(CommKind::recv, GroupAxis::from_previous, buffers_.chunk_input(chunk, m));
+    case ActionKind::send_output:
+      return pass(CommKind::send, GroupAxis::to_next, buffers_.chunk_output(chunk, m));
+    case ActionKind::receive_gradient:
+      return pass(CommKind::recv, GroupAxis::from_next, buffers_.chunk_output_gradient(chunk, m));
+    case ActionKind::send_gradient:
+      return pass(CommKind::send, GroupAxis::to_previous, buffers_.chunk_input_gradient(chunk, m));
+    case ActionKind::run:
+      return;
+  }
+}
+
+Pass StepWriter::last_pass(int unit, Bound bound) const {
+  const UnitPhases& phases = context_.phases(unit);
+  if (train_ && phases.weight_gradient.uses(bound)) return Pass::weight_gradient;
+  if (train_ && phases.backward.uses(bound)) return Pass::backward;
+  return Pass::forward;
+}
+
 void StepWriter::access_states(const Event& event, const Phase& phase,
                                std::vector<BufferAccess>& accesses) {
-  const Binding& binding = program_.bindings[static_cast<size_t>(event.unit)];
-  const bool last_unit = event.unit + 1 == context_.model->num_units();
-  const UnitPhases& phases = context_.phases(event.unit);
-  const bool returns = train_ && !event.backward && !phases.backward.instructions.empty();
-  if (binding.input >= 0 && (phase.uses(Bound::input) || last_unit)) {
-    // Forward keeps the input where backward reads it again.
-    const bool wanted = returns && phases.keeps_input;
-    accesses.push_back(wanted ? reads(binding.input) : released(reads(binding.input)));
+  const Binding& binding = program_.bindings[static_cast<size_t>(binding_of(event))];
+  const auto last = [&](Bound bound, BufferAccess access) {
+    access.release = last_pass(event.unit, bound) == event.pass;
+    return access;
+  };
+  if (binding.input >= 0 && phase.uses(Bound::input)) {
+    accesses.push_back(last(Bound::input, reads(binding.input)));
   }
   if (phase.uses(Bound::output)) accesses.push_back(acquired(writes(binding.output)));
   if (phase.uses(Bound::saved)) {
-    accesses.push_back(event.backward ? released(reads(binding.saved))
-                                      : acquired(writes(binding.saved)));
+    accesses.push_back(event.pass == Pass::forward ? acquired(writes(binding.saved))
+                                                   : last(Bound::saved, reads(binding.saved)));
   }
-  if (!event.backward) return;
+  if (phase.uses(Bound::deferred)) {
+    accesses.push_back(event.pass == Pass::backward ? acquired(writes(binding.deferred))
+                                                    : released(reads(binding.deferred)));
+  }
+  if (event.pass != Pass::backward) return;
   if (binding.output_gradient >= 0) {
     BufferAccess access = phase.writes(Bound::output_gradient) ? updates(binding.output_gradient)
                                                                : reads(binding.output_gradient);
@@ -348,38 +340,44 @@ void StepWriter::access_gradients(const Event& event, const Phase& phase, Entry&
 }
 
 void StepWriter::emit_phase(size_t index) {
-  const Event& event = events_[index];
+  const Event& event = walk_.events[index];
   Entry entry;
   entry.kind = EntryKind::phase;
   entry.item = phase_index(event);
   const Phase& phase = program_.phases[static_cast<size_t>(entry.item)];
   entry.unit = event.unit;
   entry.micro_batch = event.micro_batch;
-  entry.binding = event.unit;
+  entry.binding = binding_of(event);
   entry.frame = frames_[static_cast<size_t>(entry.item)];
   entry.set = train_ && event.micro_batch == 0;
-  entry.what = event.backward ? (phase.uses(Bound::loss_sums) ? "loss" : "backward")
-                              : (train_ ? "forward" : "evaluate");
+  entry.what = what_of(event, phase);
 
   std::vector<BufferAccess> accesses;
   access_states(event, phase, accesses);
   access_weights(index, phase, accesses);
-  if (event.backward) access_gradients(event, phase, entry, accesses);
+  if (event.pass != Pass::forward) access_gradients(event, phase, entry, accesses);
   if (entry.frame >= 0) accesses.push_back(acquired(released(writes(entry.frame))));
   if (phase.uses(Bound::rope_table)) accesses.push_back(reads(program_.rope_table));
   if (phase.uses(Bound::loss_sums)) {
     accesses.push_back(entry.set ? writes(program_.loss_sums) : updates(program_.loss_sums));
   }
-  entry.batch = batch_[static_cast<size_t>(event.micro_batch) % batch_.size()];
-  const bool last_of_batch =
-      index + 1 == events_.size() || events_[index + 1].micro_batch != event.micro_batch;
+  entry.batch = buffers_.batch(event.micro_batch);
   // The last event releases the descriptor even where it does not read it.
-  if (last_of_batch) {
+  if (walk_.last_of_batch[static_cast<size_t>(event.micro_batch)] == index) {
     accesses.push_back(released(reads(entry.batch)));
   } else if (phase.uses(Bound::batch)) {
     accesses.push_back(reads(entry.batch));
   }
   event_entry_[index] = emitter_.emit(std::move(entry), std::move(accesses));
+}
+
+std::string_view StepWriter::what_of(const Event& event, const Phase& phase) const {
+  if (!train_) return "evaluate";
+  if (event.pass == Pass::forward) return "forward";
+  if (event.pass == Pass::weight_gradient) return "weight gradient";
+  if (phase.uses(Bound::loss_sums)) return "loss";
+  return context_.phases(event.unit).weight_gradient.instructions.empty() ? "backward"
+                                                                          : "input gradient";
 }
 
 // Gradients ----------------------------------------------------------------------------------
@@ -405,7 +403,7 @@ std::vector<std::vector<TransferPiece>> StepWriter::into_buckets(
 }
 
 void StepWriter::reduce(const Event& event) {
-  if (!event.backward || sharding().data_ranks() == 1) return;
+  if (event.pass == Pass::forward || sharding().data_ranks() == 1) return;
   const bool micro = sharding().reduce_each_micro_batch;
   const bool last_batch = event.micro_batch + 1 == micro_batches_;
   if (!micro && !last_batch) return;
@@ -451,56 +449,6 @@ void StepWriter::reduce(const Event& event) {
     emit_transfer(wish(CommKind::all_gather, GroupAxis::shard, std::move(back)),
                   std::move(accesses));
   }
-}
-
-/// Norm, sums over the world, and what they decide for the next step.
-void StepWriter::decide() {
-  const State& state = *context_.state;
-  const Span squares{state.sums, DType::f64, 0, 1};
-  std::vector<FlatOp> ops(1);
-  ops[0].op = ops::OpKind::zero;
-  ops[0].args = {squares};
-  std::vector<BufferAccess> accesses = {updates(state.sums)};
-  int64_t workspace = 0;
-  for (size_t i = 0; i < residence_.size(); ++i) {
-    const int g = static_cast<int>(i);
-    const GroupState& s = context_.group_state(g);
-    if (s.gradient < 0) continue;
-    accesses.push_back(reads(s.gradient));
-    const int64_t begin = slice_begin(g);
-    const auto squares_of = [&](int64_t first, int64_t last) {
-      FlatOp op;
-      op.op = ops::OpKind::sum_squares;
-      op.law = ops::Law::add;
-      op.args = {squares, plane_span(g, s.gradient, s.gradient_whole, DType::f32, first, last)};
-      return op;
-    };
-    workspace =
-        std::max(workspace, workspace_of(squares_of(begin, begin + context_.group(g).slice)));
-    if (sharding().replica != 0) continue;  // each element counts once in the world
-    for (const Segment& part :
-         segments(*context_.model, context_.group(g), begin, begin + context_.group(g).slice)) {
-      ops.push_back(squares_of(part.begin, part.end));
-    }
-  }
-  emit_ops("sums", std::move(ops), std::move(accesses), -1, workspace);
-  emit_sum(state.sums, state.world_sums, ops::kNumSums);
-
-  const Span control{state.control, DType::f64, 0, ops::kControlSize};
-  const Span control_host{state.control_host, DType::f64, 0, ops::kControlSize};
-  FlatOp step;
-  step.op = ops::OpKind::step_control;
-  step.attributes = context_.optimizer_attributes;
-  const int64_t entries = state.buffers[static_cast<size_t>(state.schedule)].bytes / 8;
-  step.args = {control,
-               {state.world_sums, DType::f64, 0, ops::kNumSums},
-               {state.schedule, DType::f64, 0, entries}};
-  emit_ops("step_control", {step},
-           {updates(state.control), reads(state.world_sums), reads(state.schedule)});
-  emit_copy(StreamKind::copy_out, control_host, control,
-            {reads(state.control), writes(state.control_host)});
-  emit_port(StreamKind::copy_out, {PortKind::metrics, control_host, -1, Plane::master, 0},
-            {reads(state.control_host)});
 }
 
 Program lower_train(const LoweringContext& context, int accumulation) {

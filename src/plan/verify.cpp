@@ -198,7 +198,7 @@ class PhaseChecker {
 
   Fault step(int index) {
     const Instruction& instruction = phase_.instructions[static_cast<size_t>(index)];
-    const auto operands = ops::signature(instruction.op);
+    const auto operands = operands_of(instruction);
     for (size_t a = 0; a < instruction.args.size(); ++a) {
       const Operand& operand = instruction.args[a];
       const bool adds = operands[a].law && instruction.law != model::LawRule::set;

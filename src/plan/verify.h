@@ -26,7 +26,8 @@ std::optional<std::string> find_fault(const Program& program, const ArenaBytes& 
 using Members = std::function<std::vector<int>(int rank, GroupAxis axis)>;
 
 /// Runs the programs of a world of ranks against each other without computing anything: transfers
-/// meet in the same order with the same kind, type and sizes, and nobody waits for ever.
+/// meet in the same order with the same kind, type and sizes, a send waits for its receive, phases
+/// with transfers inside start together, and nobody waits for ever.
 std::optional<std::string> find_world_fault(const std::vector<const Program*>& ranks,
                                             const Members& members);
 

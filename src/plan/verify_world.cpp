@@ -9,6 +9,22 @@ namespace {
 
 using Fault = std::optional<std::string>;
 
+/// How the other rank of a pair knows it; a group of equals has one name.
+GroupAxis seen_by_other(GroupAxis axis) {
+  switch (axis) {
+    case GroupAxis::to_next:
+      return GroupAxis::from_previous;
+    case GroupAxis::from_previous:
+      return GroupAxis::to_next;
+    case GroupAxis::to_previous:
+      return GroupAxis::from_next;
+    case GroupAxis::from_next:
+      return GroupAxis::to_previous;
+    default:
+      return axis;
+  }
+}
+
 /// Runs all ranks' streams as far as they go; transfers complete when every member is ready.
 class World {
  public:
@@ -65,48 +81,71 @@ class World {
         ->transfers[static_cast<size_t>(entry_of(rank, entry).item)];
   }
 
-  void complete(int rank, int stream, int32_t entry) {
+  void complete(int rank, int32_t entry) {
     Rank& r = ranks_[static_cast<size_t>(rank)];
     r.done[static_cast<size_t>(entry)] = true;
-    ++r.next[static_cast<size_t>(stream)];
+    ++r.next[static_cast<size_t>(entry_of(rank, entry).stream)];
   }
 
   Fault advance(int rank, int stream, bool& moved) {
     for (int32_t entry = ready(rank, stream); entry >= 0; entry = ready(rank, stream)) {
-      if (entry_of(rank, entry).kind == EntryKind::transfer)
-        return meet(rank, stream, entry, moved);
-      complete(rank, stream, entry);
+      if (meeting_of(rank, entry)) return meet(rank, entry, moved);
+      complete(rank, entry);
       moved = true;
     }
     return std::nullopt;
   }
 
-  Fault meet(int rank, int stream, int32_t entry, bool& moved) {
-    const Transfer& mine = transfer_of(rank, entry);
-    const std::vector<int> group = members_(rank, mine.axis);
+  /// The axis on which the ranks of a group start an entry together.
+  std::optional<GroupAxis> meeting_of(int rank, int32_t entry) const {
+    const Entry& e = entry_of(rank, entry);
+    if (e.kind == EntryKind::transfer) return transfer_of(rank, entry).axis;
+    if (e.kind != EntryKind::phase) return std::nullopt;
+    const Program& program = *programs_[static_cast<size_t>(rank)];
+    if (!program.phases[static_cast<size_t>(e.item)].transfers()) return std::nullopt;
+    return GroupAxis::tensor;
+  }
+
+  /// The entry of `other` that is ready to meet `entry` of `rank`. Equals meet on one stream, the
+  /// two of a pair each on its own.
+  int32_t ready_for(int other, int rank, int32_t entry) const {
+    const GroupAxis mine = *meeting_of(rank, entry);
+    const GroupAxis theirs = seen_by_other(mine);
+    for (int s = 0; s < device::kNumStreams; ++s) {
+      if (theirs == mine && s != static_cast<int>(entry_of(rank, entry).stream)) continue;
+      const int32_t candidate = ready(other, s);
+      if (candidate >= 0 && meeting_of(other, candidate) == theirs) return candidate;
+    }
+    return -1;
+  }
+
+  Fault meet(int rank, int32_t entry, bool& moved) {
+    const std::vector<int> group = members_(rank, *meeting_of(rank, entry));
     std::vector<int32_t> entries;
     for (int other : group) {
-      const int32_t theirs = ready(other, stream);
-      if (theirs < 0 || entry_of(other, theirs).kind != EntryKind::transfer) return std::nullopt;
-      if (transfer_of(other, theirs).axis != mine.axis) return std::nullopt;
+      const int32_t theirs = other == rank ? entry : ready_for(other, rank, entry);
+      if (theirs < 0) return std::nullopt;
       if (Fault fault = compare(rank, entry, other, theirs)) return fault;
       entries.push_back(theirs);
     }
-    for (size_t i = 0; i < group.size(); ++i) complete(group[i], stream, entries[i]);
+    for (size_t i = 0; i < group.size(); ++i) complete(group[i], entries[i]);
     moved = true;
     return std::nullopt;
   }
 
   Fault compare(int rank, int32_t entry, int other, int32_t theirs) const {
+    if (entry_of(rank, entry).kind == EntryKind::phase) return std::nullopt;
     const Transfer& a = transfer_of(rank, entry);
     const Transfer& b = transfer_of(other, theirs);
     const auto count = [](const TransferPiece& piece) { return piece.count; };
+    const bool pair = rank != other && a.axis != b.axis;
     const bool equal =
-        a.kind == b.kind && a.dtype == b.dtype &&
+        (pair ? a.kind != b.kind : a.kind == b.kind) && a.dtype == b.dtype &&
+        entry_of(rank, entry).micro_batch == entry_of(other, theirs).micro_batch &&
         std::equal(a.pieces.begin(), a.pieces.end(), b.pieces.begin(), b.pieces.end(),
                    [&](const auto& x, const auto& y) { return count(x) == count(y); });
     if (equal) return std::nullopt;
-    return fmt::format("rank {} {} meets rank {} {}, which differs in kind, type or size", rank,
+    return fmt::format("rank {} {} meets rank {} {}, which differs in kind, micro-batch, type or size", rank,
                        describe(*programs_[static_cast<size_t>(rank)], entry), other,
                        describe(*programs_[static_cast<size_t>(other)], theirs));
   }

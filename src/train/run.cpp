@@ -75,8 +75,8 @@ class Run {
     plan::PlanRequest request;
     request.config = &config_;
     request.model = &model;
-    request.data_ranks = layout_.dp;
-    request.data_rank = mesh::coordinates_of(layout_, ranks_.rank()).dp;
+    request.world_size = ranks_.world_size();
+    request.rank = ranks_.rank();
     request.capacity = data_.capacity();
     request.rope_positions = std::max<int64_t>(1, request.capacity.longest);
     request.schedule_entries = data_.total_steps() + 1;

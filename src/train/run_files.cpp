@@ -34,7 +34,8 @@ std::vector<checkpoint::Piece> saved_pieces(const plan::Plan& plan) {
     const plan::Port& port = plan.save.ports[static_cast<size_t>(entry.item)];
     const auto& group = plan.groups.groups[static_cast<size_t>(port.group)];
     for (plan::HeldBox& held :
-         plan::held_boxes(plan.model, group, port.begin, port.begin + port.buffer.count)) {
+         plan::held_boxes(group, port.begin, port.begin + port.buffer.count)) {
+      if (!held.counted) continue;
       const model::Parameter& parameter =
           plan.model.parameters[static_cast<size_t>(held.parameter)];
       pieces.push_back(

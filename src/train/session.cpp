@@ -102,6 +102,7 @@ void Session::handle(const Port& port, std::byte* data, int64_t run, int32_t mic
       return;
     case PortKind::save:
       for (const plan::HeldBox& held : boxes_of(port)) {
+        if (!held.counted) continue;  // another rank's to keep
         sink_->write(plan_.model.parameters[static_cast<size_t>(held.parameter)], port.plane,
                      held.box, reinterpret_cast<const float*>(data) + held.offset - port.begin);
       }
@@ -113,8 +114,7 @@ void Session::handle(const Port& port, std::byte* data, int64_t run, int32_t mic
 }
 
 std::vector<plan::HeldBox> Session::boxes_of(const Port& port) const {
-  return plan::held_boxes(plan_.model, plan_.groups.groups[static_cast<size_t>(port.group)],
-                          port.begin, port.begin + port.buffer.count);
+  return plan::held_boxes(plan_.groups.groups[static_cast<size_t>(port.group)], port.begin, port.begin + port.buffer.count);
 }
 
 void Session::fill_constant(const Port& port, std::byte* data) {
@@ -143,6 +143,7 @@ void Session::load_tile(const Port& port, float* data) {
 
 void Session::export_tile(const Port& port, std::byte* data) {
   for (const plan::HeldBox& held : boxes_of(port)) {
+    if (!held.counted) continue;
     weights_->write(plan_.model.parameters[static_cast<size_t>(held.parameter)], held.box,
                     plan_.compute, data + (held.offset - port.begin) * size_of(plan_.compute));
   }

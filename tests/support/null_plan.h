@@ -22,8 +22,8 @@ inline plan::Plan null_plan(const NullPlanOptions& options) {
   plan::PlanRequest request;
   request.config = &options.config;
   request.model = &options.model;
-  request.data_ranks = options.ranks;
-  request.data_rank = options.rank;
+  request.world_size = options.ranks;
+  request.rank = options.rank;
   request.capacity = options.capacity;
   request.rope_positions = options.capacity.longest;
   request.schedule_entries = 100;

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "base/random.h"
+#include "config/parse.h"
 #include "config/schedule.h"
 #include "data/batch_source.h"
 #include "plan/plan.h"
@@ -57,8 +58,14 @@ class Collector final : public train::StateSink, public train::WeightSink {
   std::mutex& mutex_;
 };
 
+mesh::Layout layout_of(const RigOptions& o) { return config::layout_of(o.config, o.ranks); }
+
+int64_t data_rank(const RigOptions& o, int rank) {
+  return mesh::coordinates_of(layout_of(o), rank).dp;
+}
+
 data::StepPlan evaluation_plan(const RigOptions& o) {
-  return data::StepPlan(data::evaluation_plan(o.evaluation->size(), 2, o.ranks));
+  return data::StepPlan(data::evaluation_plan(o.evaluation->size(), 2, layout_of(o).dp));
 }
 
 /// What the ranks of one run have in common.
@@ -93,11 +100,12 @@ class RankRun {
         mutex_(shared.mutex),
         rank_(rank),
         step_(step),
-        source_(*o.dataset, step_plan(o), rank, backend.token_multiple()),
+        source_(*o.dataset, step_plan(o), data_rank(o, rank), token_multiple(o, backend)),
         evaluation_(o.evaluation == nullptr
                         ? nullptr
                         : std::make_unique<data::BatchSource>(*o.evaluation, evaluation_plan(o),
-                                                              rank, backend.token_multiple())),
+                                                              data_rank(o, rank),
+                                                              token_multiple(o, backend))),
         backend_(backend),
         wrapped_(o.wrap ? o.wrap(rank, backend.device()) : nullptr),
         session_(make_plan(), wrapped_ ? *wrapped_ : backend.device(), backend.communicator(),
@@ -139,8 +147,8 @@ class RankRun {
     const int64_t steps = source_.plan().total_steps();
     request.config = &o_.config;
     request.model = &o_.model;
-    request.data_ranks = o_.ranks;
-    request.data_rank = rank_;
+    request.world_size = o_.ranks;
+    request.rank = rank_;
     request.capacity = source_.capacity();
     request.rope_positions = std::max<int64_t>(request.capacity.longest, 1);
     request.schedule_entries = steps + 1;
@@ -179,8 +187,13 @@ class RankRun {
     return options;
   }
 
+  /// Every tensor rank has an equal part of the sequence.
+  static int64_t token_multiple(const RigOptions& o, device::Backend& backend) {
+    return backend.token_multiple() * layout_of(o).tp;
+  }
+
   bool is_empty(int64_t step, int64_t micro_batch) const {
-    return o_.empty && o_.empty(rank_, step, micro_batch);
+    return o_.empty && o_.empty(static_cast<int>(data_rank(o_, rank_)), step, micro_batch);
   }
 
   std::vector<ops::Extent> extents_of(int64_t step) {
@@ -257,7 +270,7 @@ data::StepPlan step_plan(const RigOptions& o) {
   data::StepPlanOptions options;
   options.num_samples = o.dataset->size();
   options.batch_size = o.config.per_device_train_batch_size;
-  options.num_ranks = o.ranks;
+  options.num_ranks = layout_of(o).dp;
   options.accumulation_steps = o.config.gradient_accumulation_steps;
   options.num_epochs = o.config.num_train_epochs;
   options.max_steps = o.config.max_steps;
@@ -283,8 +296,10 @@ void ResultSource::read_control(std::span<double> control) {
 }
 
 std::vector<ops::Extent> evaluation_extents(const RigOptions& options, int rank) {
-  const int64_t multiple = on_cuda() ? cuda_maker().token_multiple() : 16;
-  data::BatchSource source(*options.evaluation, evaluation_plan(options), rank, multiple);
+  const int64_t multiple =
+      (on_cuda() ? cuda_maker().token_multiple() : 16) * layout_of(options).tp;
+  data::BatchSource source(*options.evaluation, evaluation_plan(options), data_rank(options, rank),
+                           multiple);
   std::vector<ops::Extent> extents;
   for (int64_t s = 0; s < source.plan().total_steps(); ++s) extents.push_back(source.extent(s, 0));
   return extents;

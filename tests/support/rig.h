@@ -38,7 +38,7 @@ struct RigOptions {
   /// Called on a rank's compute thread after each operation of `step`, to break things.
   std::function<void(int rank, int64_t step, const ops::OpCall& call)> after_op;
   /// Micro-batches that are empty, whatever the data say.
-  std::function<bool(int rank, int64_t step, int64_t micro_batch)> empty;
+  std::function<bool(int data_rank, int64_t step, int64_t micro_batch)> empty;
   /// What the session sees of the rank's device.
   std::function<std::unique_ptr<device::Device>(int rank, device::Device& device)> wrap;
   /// The host waits for a step when the next one is enqueued, as a run does; else at once.

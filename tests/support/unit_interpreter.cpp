@@ -198,7 +198,7 @@ BatchFields batch_of(const data::Dataset& dataset, std::span<const int32_t> samp
 }
 
 Tensor UnitInterpreter::empty(Dim rows, Dim cols, double value) const {
-  const auto extent = [&](Dim dim) { return dim == Dim::tokens ? batch_.tokens() : dims_[dim]; };
+  const auto extent = [&](Dim dim) { return dims_.at(dim, batch_.tokens()); };
   return Tensor(extent(rows), extent(cols), value);
 }
 

@@ -237,25 +237,22 @@ TEST(Adjoint, PartsOfAVocabulary) {
   expect_adjoint_of(model.dims, config, embedding);
 
   UnitGraph& head = model.kinds[2];
-  const size_t loss = head.nodes.size() - 1;
-  model::Node& stats = head.nodes[loss - 1];
+  const size_t merge = head.nodes.size() - 2;
+  ASSERT_EQ(head.nodes[merge].kind, model::NodeKind::merge);
+  model::Node& stats = head.nodes[merge - 1];
   ASSERT_EQ(stats.op, ops::OpKind::xent_stats);
   stats.attributes.first_vocab = 2;
   stats.attributes.vocab_padding = 3;
-  const auto copy = [&](const char* name) {
-    head.values.push_back(head.values[static_cast<size_t>(stats.args[0].id)]);
-    head.values.back().name = name;
-    return model::value_ref(static_cast<int>(head.values.size()) - 1);
-  };
-  model::Node gather;
-  gather.kind = model::NodeKind::enter;
-  gather.args = {copy("parts"), stats.args[0]};
-  model::Node combine = head.nodes[loss];
+  head.values.push_back(head.values[static_cast<size_t>(stats.args[0].id)]);
+  model::Node gather = head.nodes[merge];
+  gather.kind = model::NodeKind::gather;
+  gather.args = {model::value_ref(static_cast<int>(head.values.size()) - 1), stats.args[0]};
+  model::Node combine = head.nodes[merge];
+  combine.kind = model::NodeKind::op;
   combine.op = ops::OpKind::xent_combine;
-  combine.law = model::LawRule::set;
-  combine.args = {copy("combined"), gather.args[0], stats.args[2]};
-  head.nodes[loss].args[1] = combine.args[0];
-  head.nodes.insert(head.nodes.begin() + static_cast<int64_t>(loss), {gather, combine});
+  combine.args = {combine.args[0], gather.args[0], stats.args[2]};
+  head.nodes[merge] = combine;
+  head.nodes.insert(head.nodes.begin() + static_cast<int64_t>(merge), gather);
   model.validate();
   expect_adjoint_of(model.dims, config, head);
 }

@@ -190,7 +190,7 @@ TEST_F(CpuDevice, ShowsWhereAStreamIs) {
 struct Trace final : cpu::ExecutionObserver {
   void executed(StreamKind stream, int64_t, const cpu::StreamItem& item, Time start,
                 Time end) override {
-    const bool comm = std::holds_alternative<comm::CommCall>(item);
+    const bool comm = std::holds_alternative<comm::QueuedCall>(item);
     if (comm) longest_comm = std::max(longest_comm, end - start);
     (stream == StreamKind::compute ? num_compute : num_other)++;
   }

@@ -195,7 +195,7 @@ TEST(VerifierWorld, TwoCollectivesSwappedOnOneRankAreRejected) {
   std::swap(schedule[gathers[0]].item, schedule[gathers[1]].item);
   const auto fault = find_world_fault({&a.train.at(2), &b.train.at(2)}, everyone(2));
   ASSERT_TRUE(fault.has_value());
-  EXPECT_NE(fault->find("differs in kind, type or size"), std::string::npos) << *fault;
+  EXPECT_NE(fault->find("differs in kind, micro-batch, type or size"), std::string::npos) << *fault;
 }
 
 TEST(VerifierWorld, ACycleOverRanksIsADeadlock) {
