@@ -50,6 +50,10 @@ File File::create(const std::filesystem::path& path) {
   return File(retry_open(path, O_WRONLY | O_CREAT | O_EXCL, 0644), path);
 }
 
+File File::open_for_writing(const std::filesystem::path& path) {
+  return File(retry_open(path, O_WRONLY, 0), path);
+}
+
 File::File(File&& other) noexcept
     : fd_(std::exchange(other.fd_, -1)), path_(std::move(other.path_)) {}
 
@@ -101,6 +105,10 @@ void File::write_at(const void* data, int64_t bytes, int64_t offset) {
     }
     done += put;
   }
+}
+
+void File::resize(int64_t bytes) {
+  if (::ftruncate(fd_, bytes) != 0) throw_errno("ftruncate", path_.string());
 }
 
 void File::sync() {

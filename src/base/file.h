@@ -18,6 +18,8 @@ class File {
   static File open(const std::filesystem::path& path);
   /// A new file for writing; an existing one is a DeviceError.
   static File create(const std::filesystem::path& path);
+  /// An existing file, to write parts of it.
+  static File open_for_writing(const std::filesystem::path& path);
 
   File() = default;
   File(File&& other) noexcept;
@@ -33,6 +35,8 @@ class File {
   void read_at(void* data, int64_t bytes, int64_t offset) const;
   /// All of `bytes` at `offset`.
   void write_at(const void* data, int64_t bytes, int64_t offset);
+  /// Cuts the file, or appends zeros that take no room on the disk.
+  void resize(int64_t bytes);
   /// fsync.
   void sync();
   /// Reports errors that the destructor would hide.

@@ -16,15 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kSingle = "model.safetensors";
-constexpr std::string_view kIndex = "model.safetensors.index.json";
 constexpr int64_t kStaging = int64_t{1} << 20;  // bytes
-
-/// model.safetensors, its index, or a shard of any number.
-bool is_weight_file(const std::string& name) {
-  return name == kSingle || name == kIndex ||
-         (name.starts_with("model-") && name.ends_with(".safetensors"));
-}
 
 FileRecord record_of(const std::string& name, std::string_view text) {
   return {name, static_cast<int64_t>(text.size()), hash128(text)};
@@ -37,42 +29,23 @@ HfWriter::HfWriter(const fs::path& folder, std::vector<model::TensorSpec> tensor
     : folder_(folder),
       tensors_(std::move(tensors)),
       options_(options),
+      shards_(cut_into_shards(tensors_, options.max_shard_bytes)),
       staging_(static_cast<size_t>(kStaging)) {
   check(!tensors_.empty(), "a model without tensors");
-  cut_into_shards();
 }
 
 HfWriter::~HfWriter() {
   file_.reset();
   if (published_) return;
   std::error_code ignored;
-  for (const Shard& shard : shards_) fs::remove(temporary(shard.name), ignored);
-}
-
-fs::path HfWriter::temporary(const std::string& name) const { return folder_ / (name + ".tmp"); }
-
-void HfWriter::cut_into_shards() {
-  for (size_t t = 0; t < tensors_.size(); ++t) {
-    const int64_t bytes = tensors_[t].bytes();
-    const int64_t before = shards_.empty() ? 0 : shards_.back().bytes;
-    if (shards_.empty() || (before > 0 && bytes > 0 && before + bytes > options_.max_shard_bytes)) {
-      shards_.push_back({"", t, t, 0});
-    }
-    shards_.back().last = t + 1;
-    shards_.back().bytes += bytes;
-  }
-  for (size_t s = 0; s < shards_.size(); ++s) {
-    shards_[s].name = shards_.size() == 1
-                          ? std::string(kSingle)
-                          : fmt::format("model-{:05}-of-{:05}.safetensors", s + 1, shards_.size());
-  }
+  for (const HfShard& shard : shards_) fs::remove(unfinished(folder_, shard), ignored);
 }
 
 void HfWriter::open_next_shard() {
-  const Shard& shard = shards_[written_.size()];
+  const HfShard& shard = shards_[written_.size()];
   if (written_.empty()) make_folders(folder_);
-  remove_tree(temporary(shard.name));
-  file_ = std::make_unique<host::StreamWriter>(temporary(shard.name), options_.write);
+  remove_tree(unfinished(folder_, shard));
+  file_ = std::make_unique<host::StreamWriter>(unfinished(folder_, shard), options_.write);
   const std::span<const model::TensorSpec> tensors(tensors_.data() + shard.first,
                                                    shard.last - shard.first);
   const std::string header = model::safetensors_header(tensors, {});
@@ -118,38 +91,12 @@ void HfWriter::take(const float* data, int64_t count) {
   }
 }
 
-std::string HfWriter::index_text() const {
-  int64_t total = 0;
-  Json map = Json::object();
-  for (const Shard& shard : shards_) {
-    total += shard.bytes;
-    for (size_t t = shard.first; t < shard.last; ++t) map[tensors_[t].name] = shard.name;
-  }
-  return dump_json({{"metadata", {{"total_size", total}}}, {"weight_map", map}}, 2) + "\n";
-}
-
 std::vector<FileRecord> HfWriter::finish() {
   append(nullptr, 0);  // tensors without elements at the end
   if (!problem_.empty()) throw DeviceError(problem_);
   check(tensor_ == tensors_.size(), "tensor '{}' is not complete", tensors_[tensor_].name);
-  return publish();
-}
-
-std::vector<FileRecord> HfWriter::publish() {
-  std::vector<FileRecord> files = written_;
-  for (const FileRecord& file : written_) rename_path(temporary(file.name), folder_ / file.name);
+  auto files = publish_shards(folder_, tensors_, shards_, written_);
   published_ = true;
-  if (shards_.size() > 1) {
-    const std::string text = index_text();
-    replace_file(folder_ / kIndex, text);
-    files.push_back(record_of(std::string(kIndex), text));
-  }
-  sync_folder(folder_);
-  for (const std::string& name : list_folder(folder_)) {
-    const bool ours = std::any_of(files.begin(), files.end(),
-                                  [&](const FileRecord& file) { return file.name == name; });
-    if (is_weight_file(name) && !ours) remove_tree(folder_ / name);
-  }
   return files;
 }
 

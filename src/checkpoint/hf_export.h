@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "checkpoint/hf_shards.h"
 #include "checkpoint/manifest.h"
 #include "host/stream_writer.h"
 #include "model/safetensors.h"
@@ -42,24 +43,14 @@ class HfWriter {
   std::vector<FileRecord> finish();
 
  private:
-  struct Shard {
-    std::string name;
-    size_t first = 0;  // tensors [first, last)
-    size_t last = 0;
-    int64_t bytes = 0;  // of data
-  };
-  void cut_into_shards();
   void take(const float* data, int64_t count);
   void open_next_shard();
   void close_shard();
-  std::vector<FileRecord> publish();
-  std::string index_text() const;
-  std::filesystem::path temporary(const std::string& name) const;
 
   std::filesystem::path folder_;
   std::vector<model::TensorSpec> tensors_;
   ExportOptions options_;
-  std::vector<Shard> shards_;
+  std::vector<HfShard> shards_;
   std::unique_ptr<host::StreamWriter> file_;
   std::vector<FileRecord> written_;
   size_t tensor_ = 0;    // the one being written

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
 #include <map>
 #include <set>
 
@@ -252,6 +253,18 @@ Manifest read_manifest(const std::filesystem::path& folder) {
   } catch (const DataError& error) {
     throw DataError(fmt::format("{}: {}", path.string(), error.what()));
   }
+}
+
+Hash128 hash_of(const File& file, int64_t bytes) {
+  constexpr int64_t kHashPiece = int64_t{4} << 20;
+  const auto piece = std::make_unique_for_overwrite<std::byte[]>(kHashPiece);
+  Hasher hasher;
+  for (int64_t at = 0; at < bytes; at += kHashPiece) {
+    const int64_t part = std::min(kHashPiece, bytes - at);
+    file.read_at(piece.get(), part, at);
+    hasher.update(piece.get(), part);
+  }
+  return hasher.digest();
 }
 
 }  // namespace trireme::checkpoint

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/file.h"
 #include "base/hash.h"
 #include "base/json.h"
 #include "mesh/box.h"
@@ -68,5 +69,8 @@ std::string tiling_problem(const Manifest& manifest);
 std::string format_manifest(const Manifest& manifest);
 /// Reads and checks all of it. DataError naming the file.
 Manifest read_manifest(const std::filesystem::path& folder);
+
+/// Of the first `bytes` of a file. Reads them.
+Hash128 hash_of(const File& file, int64_t bytes);
 
 }  // namespace trireme::checkpoint

@@ -14,22 +14,10 @@ namespace trireme::checkpoint {
 
 namespace {
 
-constexpr int64_t kHashPiece = int64_t{4} << 20;
 constexpr size_t kMaxListed = 8;
 
 std::string shape_text(const std::vector<int64_t>& shape) {
   return fmt::format("({})", fmt::join(shape, ", "));
-}
-
-Hash128 hash_of(const File& file, int64_t bytes) {
-  const auto piece = std::make_unique_for_overwrite<std::byte[]>(kHashPiece);
-  Hasher hasher;
-  for (int64_t at = 0; at < bytes; at += kHashPiece) {
-    const int64_t part = std::min(kHashPiece, bytes - at);
-    file.read_at(piece.get(), part, at);
-    hasher.update(piece.get(), part);
-  }
-  return hasher.digest();
 }
 
 /// What is wrong with one file; "" for nothing.

@@ -86,7 +86,8 @@ class Run {
     request.op_sizing = &backend_.op_sizing();
     request.comm_sizing = &backend_.comm_sizing();
     plan::Plan plan = plan::make_plan(request);
-    compare_identities(ranks_, identity_of(config_, data_, plan.hash));
+    compare_identities(ranks_, identity_of(config_, data_));
+    program_hash_ = compare_programs(ranks_, plan);
     return plan;
   }
 
@@ -213,7 +214,7 @@ class Run {
           fmt::format("{} truncated, {} skipped (max_seq_length {})", counts.truncated,
                       counts.skipped, config_.max_seq_length));
     }
-    facts.more.emplace_back("Program hash", fmt::format("{:016x}", session_.plan().hash));
+    facts.more.emplace_back("Program hash", fmt::format("{:016x}", program_hash_));
     return facts;
   }
 
@@ -343,6 +344,7 @@ class Run {
   mesh::Layout layout_;
   Json run_description_;
   std::string algorithms_;
+  uint64_t program_hash_ = 0;
   Session session_;
   std::optional<metrics::Reporter> reporter_;
   int64_t save_steps_ = 0;

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "checkpoint/hf_export.h"
+#include "checkpoint/hf_shared_writer.h"
 
 namespace trireme::train {
 
@@ -70,40 +71,87 @@ std::vector<model::TensorSpec> exported_tensors(const plan::Plan& plan) {
   return tensors;
 }
 
+std::vector<model::TensorSpec> all_tensors(const plan::Plan& plan) {
+  std::vector<model::TensorSpec> tensors;
+  for (const model::Parameter& parameter : plan.model.parameters) {
+    tensors.push_back({parameter.name, plan.compute, parameter.shape});
+  }
+  return tensors;
+}
+
+/// Exported elements as f32.
+class Widener {
+ public:
+  const float* widen(DType dtype, const std::byte* data, int64_t count) {
+    if (dtype == DType::f32) return reinterpret_cast<const float*>(data);
+    wide_.resize(static_cast<size_t>(count));
+    const auto* narrow = reinterpret_cast<const uint16_t*>(data);
+    std::transform(narrow, narrow + count, wide_.begin(), f32_from_bf16);
+    return wide_.data();
+  }
+
+ private:
+  std::vector<float> wide_;
+};
+
+/// Every rank writes the boxes that it holds.
+class SharedExportSink final : public WeightSink {
+ public:
+  explicit SharedExportSink(checkpoint::HfSharedWriter& writer) : writer_(writer) {}
+  void write(const model::Parameter& parameter, const mesh::Box& box, DType dtype,
+             const std::byte* data) override {
+    writer_.write(parameter.name, box, widener_.widen(dtype, data, box.size()));
+  }
+
+ private:
+  checkpoint::HfSharedWriter& writer_;
+  Widener widener_;
+};
+
 /// Only rank 0 has a writer; the others take part in the gathers.
 class ExportSink final : public WeightSink {
  public:
   explicit ExportSink(checkpoint::HfWriter* writer) : writer_(writer) {}
   void write(const model::Parameter&, const mesh::Box& box, DType dtype,
              const std::byte* data) override {
-    const int64_t count = box.size();
-    if (dtype == DType::f32) {
-      writer_->append(reinterpret_cast<const float*>(data), count);
-      return;
-    }
-    wide_.resize(static_cast<size_t>(count));
-    const auto* narrow = reinterpret_cast<const uint16_t*>(data);
-    std::transform(narrow, narrow + count, wide_.begin(), f32_from_bf16);
-    writer_->append(wide_.data(), count);
+    writer_->append(widener_.widen(dtype, data, box.size()), box.size());
   }
 
  private:
   checkpoint::HfWriter* writer_;
-  std::vector<float> wide_;
+  Widener widener_;
 };
 
-/// Streams the weights to `to`. On rank 0: the files written.
-std::vector<checkpoint::FileRecord> export_weights(Session& session, int rank,
-                                                   const std::filesystem::path& model_folder,
-                                                   const std::filesystem::path& to) {
+std::vector<checkpoint::FileRecord> export_by_rank_0(Session& session, int rank,
+                                                     const std::filesystem::path& to) {
   std::unique_ptr<checkpoint::HfWriter> writer;
   if (rank == 0) {
     writer = std::make_unique<checkpoint::HfWriter>(to, exported_tensors(session.plan()));
   }
   ExportSink sink(writer.get());
   session.export_weights(sink);
-  if (!writer) return {};
-  auto files = writer->finish();
+  return writer ? writer->finish() : std::vector<checkpoint::FileRecord>();
+}
+
+std::vector<checkpoint::FileRecord> export_by_all(Session& session, checkpoint::Coordinator& ranks,
+                                                  const std::filesystem::path& to) {
+  checkpoint::HfSharedWriter writer(to, all_tensors(session.plan()), ranks);
+  SharedExportSink sink(writer);
+  session.export_weights(sink);
+  return writer.finish();
+}
+
+/// Streams the weights to `to`. On rank 0: the files written.
+std::vector<checkpoint::FileRecord> export_weights(Session& session,
+                                                   checkpoint::Coordinator& ranks,
+                                                   const std::filesystem::path& model_folder,
+                                                   const std::filesystem::path& to) {
+  const mesh::Layout& layout = session.plan().mesh.layout;
+  const bool whole = layout.tp * layout.pp == 1;  // on rank 0
+  std::vector<checkpoint::FileRecord> files = whole
+                                                  ? export_by_rank_0(session, ranks.rank(), to)
+                                                  : export_by_all(session, ranks, to);
+  if (ranks.rank() != 0) return {};
   auto copied = checkpoint::copy_model_files(model_folder, to, session.plan().compute);
   files.insert(files.end(), copied.begin(), copied.end());
   return files;
@@ -183,7 +231,7 @@ checkpoint::SaveResult save_checkpoint(Session& session, checkpoint::Coordinator
   session.save(sink);
   try {
     for (const auto& file :
-         export_weights(session, ranks.rank(), place.model_folder, writer.folder())) {
+         export_weights(session, ranks, place.model_folder, writer.folder())) {
       writer.include(file);
     }
   } catch (const DeviceError& error) {
@@ -200,7 +248,7 @@ void export_model(Session& session, checkpoint::Coordinator& ranks,
                   const std::filesystem::path& model_folder, const std::filesystem::path& to) {
   std::string problem;
   try {
-    export_weights(session, ranks.rank(), model_folder, to);
+    export_weights(session, ranks, model_folder, to);
   } catch (const DeviceError& error) {
     problem = error.what();
   }

@@ -4,7 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -30,7 +32,7 @@ std::string digest_of(const data::Dataset& samples) {
 
 }  // namespace
 
-Json identity_of(const config::RunConfig& config, const RunData& data, uint64_t plan_hash) {
+Json identity_of(const config::RunConfig& config, const RunData& data) {
   Json identity;
   for (const config::Option& row : config::train_options()) {
     if (row.get && row.rule.kind != config::Kind::path) {
@@ -43,7 +45,6 @@ Json identity_of(const config::RunConfig& config, const RunData& data, uint64_t 
   if (data.evaluates()) {
     identity["the hash of eval_path's samples"] = digest_of(data.evaluation_set());
   }
-  identity["the program's hash"] = fmt::format("{:016x}", plan_hash);
   return identity;
 }
 
@@ -69,6 +70,25 @@ void compare_identities(checkpoint::Coordinator& ranks, const Json& mine) {
       fmt::format("rank {} is not like rank 0: {}; start every rank with the same "
                   "command on the same files",
                   rank, fmt::join(differences, "; ")));
+}
+
+uint64_t compare_programs(checkpoint::Coordinator& ranks, const plan::Plan& plan) {
+  const std::string part = fmt::format("stage {}, tensor rank {}", plan.mesh.at.pp, plan.mesh.at.tp);
+  const auto texts = ranks.exchange(fmt::format("{}: {:016x}", part, plan.hash));
+  std::map<std::string, std::pair<size_t, std::string>> first;  // by part: rank and hash
+  std::string all;
+  for (size_t rank = 0; rank < texts.size(); ++rank) {
+    const size_t colon = texts[rank].find(':');
+    const std::string hash = texts[rank].substr(colon);
+    const auto [at, fresh] = first.try_emplace(texts[rank].substr(0, colon), rank, hash);
+    if (fresh) all += texts[rank] + "\n";
+    if (hash == at->second.second) continue;
+    throw ConfigError(fmt::format(
+        "rank {} is not like rank {}: it planned another program for {}; start every rank with the "
+        "same command on the same files",
+        rank, at->second.first, at->first));
+  }
+  return first.size() == 1 ? plan.hash : hash64(all);
 }
 
 }  // namespace trireme::train

@@ -7,16 +7,21 @@
 #include "base/json.h"
 #include "checkpoint/coordinator.h"
 #include "config/run_config.h"
+#include "plan/plan.h"
 #include "train/run_data.h"
 
 namespace trireme::train {
 
-/// Every setting but paths (hosts may mount them elsewhere), hashes of the samples that those paths
-/// gave, and the hash of the planned programs.
-Json identity_of(const config::RunConfig& config, const RunData& data, uint64_t plan_hash);
+/// Every setting but paths (hosts may mount them elsewhere), and hashes of the samples that those
+/// paths gave.
+Json identity_of(const config::RunConfig& config, const RunData& data);
 
 /// Collective. When the ranks differ: the same ConfigError on all of them, naming the first rank
 /// that is not like rank 0 and every value in which it differs.
 void compare_identities(checkpoint::Coordinator& ranks, const Json& mine);
+
+/// Collective. Ranks of one stage and tensor rank must have planned the same: else the same
+/// ConfigError on all of them. Returns the hash of all programs of the world.
+uint64_t compare_programs(checkpoint::Coordinator& ranks, const plan::Plan& plan);
 
 }  // namespace trireme::train
