@@ -203,6 +203,10 @@ class Run {
     facts.resumed_step = first_step_;
     facts.more = backend_.facts();
     facts.more.emplace_back("Data ranks", std::to_string(layout_.dp));
+    if (layout_.tp > 1) facts.more.emplace_back("Tensor ranks", std::to_string(layout_.tp));
+    if (layout_.pp > 1) {
+      facts.more.emplace_back("Pipeline stages", std::to_string(layout_.pp));
+    }
     facts.more.emplace_back("ZeRO stage", std::to_string(config_.zero.stage));
     facts.more.emplace_back("Precision",
                             config_.bf16 ? "bf16, fp32 masters and gradients" : "fp32");
