@@ -172,73 +172,13 @@ Fault check_memory(const Program& program, const Order& order, const ArenaBytes&
   return std::nullopt;
 }
 
-/// Reads of the frame see what was written there last, also the second time round a loop.
-class PhaseChecker {
- public:
-  explicit PhaseChecker(const Phase& phase) : phase_(phase) {}
-
-  Fault run() {
-    for (int i = 0; i < static_cast<int>(phase_.instructions.size()); ++i) {
-      if (Fault fault = step(i)) return fault;
-      if (i + 1 != phase_.loop_end) continue;
-      for (int j = phase_.loop_begin; j < phase_.loop_end; ++j) {
-        if (Fault fault = step(j)) return fault;
-      }
-    }
-    return std::nullopt;
-  }
-
- private:
-  struct Range {
-    int64_t begin = 0;
-    int64_t end = 0;
-    bool operator==(const Range&) const = default;
-  };
-  static Range range_of(const Operand& o) { return {o.offset, o.offset + o.bytes}; }
-
-  Fault step(int index) {
-    const Instruction& instruction = phase_.instructions[static_cast<size_t>(index)];
-    const auto operands = operands_of(instruction);
-    for (size_t a = 0; a < instruction.args.size(); ++a) {
-      const Operand& operand = instruction.args[a];
-      const bool adds = operands[a].law && instruction.law != model::LawRule::set;
-      const bool reads = operands[a].access != ops::Access::write || adds;
-      if (operand.bound != Bound::frame || !reads || written(range_of(operand))) continue;
-      return fmt::format(
-          "phase {} instruction {} {}: reads {}, which was not written or was "
-          "overwritten",
-          phase_.name, index, ops::name_of(instruction.op), operand.name);
-    }
-    clobber(
-        {instruction.workspace_offset, instruction.workspace_offset + instruction.workspace_bytes});
-    for (size_t a = 0; a < instruction.args.size(); ++a) {
-      const Operand& operand = instruction.args[a];
-      if (operand.bound != Bound::frame || operands[a].access == ops::Access::read) continue;
-      clobber(range_of(operand));
-      written_.push_back(range_of(operand));
-    }
-    return std::nullopt;
-  }
-
-  bool written(const Range& range) const {
-    return std::find(written_.begin(), written_.end(), range) != written_.end();
-  }
-  void clobber(const Range& range) {
-    std::erase_if(written_,
-                  [&](const Range& w) { return w.begin < range.end && range.begin < w.end; });
-  }
-
-  const Phase& phase_;
-  std::vector<Range> written_;
-};
-
 }  // namespace
 
 Fault find_fault(const Program& program, const ArenaBytes& arenas) {
   ScheduleChecker checker(program);
   if (Fault fault = checker.run()) return fault;
   for (const Phase& phase : program.phases) {
-    if (Fault fault = PhaseChecker(phase).run()) return program.name + " " + *fault;
+    if (Fault fault = find_fault(phase)) return program.name + " " + *fault;
   }
   return check_memory(program, checker.order(), arenas);
 }

@@ -19,8 +19,12 @@ namespace trireme::plan {
 ///   a write follows the last write and every read since
 ///   a release follows every access of that life, and the next acquire follows the release
 ///   two buffers that share a byte never live at the same time; all lie within the arena
-///   inside a phase, what is read was written before and not overwritten in between
+///   inside a phase, what is read was written before and not overwritten in between, and
+///   operations and transfers that share bytes wait for each other
 std::optional<std::string> find_fault(const Program& program, const ArenaBytes& arenas);
+
+/// The rules inside a phase alone.
+std::optional<std::string> find_fault(const Phase& phase);
 
 /// Ranks of the group that `rank` meets on an axis, in group-rank order, itself included.
 using Members = std::function<std::vector<int>(int rank, GroupAxis axis)>;

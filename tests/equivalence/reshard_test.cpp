@@ -2,15 +2,13 @@
 // and through checkpoint files; what is exported is what was trained.
 #include <gtest/gtest.h>
 
-#include <fstream>
-
 #include "checkpoint/reader.h"
 #include "model/hf_weights.h"
 #include "support/backends.h"
+#include "support/checkpoint_saver.h"
 #include "support/expect_bits.h"
 #include "support/rig.h"
 #include "support/temp_folder.h"
-#include "support/thread_coordinator.h"
 #include "train/run_files.h"
 #include "train/state_sources.h"
 
@@ -101,32 +99,11 @@ TEST_P(Reshard, MemoryContinues) {
   expect_equal_state(train(other), half);
 }
 
-/// A rig that saves checkpoint-kSaved as a run does.
-struct Saver {
-  explicit Saver(RigOptions& options, const std::filesystem::path& folder)
-      : world(options.ranks), output_dir(folder / "out"), model_folder(folder / "model") {
-    std::filesystem::create_directories(model_folder);
-    std::ofstream(model_folder / "config.json") << R"({"model_type": "qwen2"})";
-    options.after_step = [this](train::Session& session, int rank, int64_t step,
-                                const train::ControlValues& control) {
-      if (step + 1 != kSaved) return;
-      session.flush();
-      test::ThreadCoordinator ranks(world, rank);
-      save_checkpoint(session, ranks, {output_dir, model_folder, kSaved, 0}, control, Json());
-    };
-  }
-  std::filesystem::path folder() const { return output_dir / "checkpoint-3"; }
-
-  test::ThreadWorld world;
-  std::filesystem::path output_dir;
-  std::filesystem::path model_folder;
-};
-
 TEST_P(Reshard, FilesContinue) {
   for (bool bf16 : {false, true}) {
     const test::TempFolder temporary;
     RigOptions options = options_of({4, 3}, bf16);
-    Saver saver(options, temporary.path());
+    CheckpointSaver saver(options, temporary.path(), kSaved);
     const RigResult unbroken = train(options);
     options.after_step = nullptr;
     options.steps = kSaved;
@@ -149,7 +126,7 @@ TEST(Reshard, TheSameLayoutContinuesBitForBit) {
     const test::TempFolder temporary;
     RigOptions options = options_of({3, stage, 2}, stage % 2 == 1);
     const RigResult unbroken = train(options);
-    Saver saver(options, temporary.path());
+    CheckpointSaver saver(options, temporary.path(), kSaved);
     expect_identical(train(options), unbroken);
     options.after_step = nullptr;
     options.first_step = kSaved;
@@ -167,7 +144,7 @@ TEST(Reshard, TheExportedFolderIsTheModel) {
     const test::TempFolder temporary;
     RigOptions options = options_of({4, 3}, bf16);
     options.steps = kSaved;
-    Saver saver(options, temporary.path());
+    CheckpointSaver saver(options, temporary.path(), kSaved);
     const RigResult result = train(options);
     model::HfWeights weights(saver.folder());
     ASSERT_EQ(weights.tensors().size(), options.model.parameters.size());

@@ -1,0 +1,129 @@
+// Tensor and pipeline parallelism: what changes no bit, and checkpoints between any two layouts.
+#include <gtest/gtest.h>
+
+#include "model/hf_weights.h"
+#include "support/backends.h"
+#include "support/checkpoint_saver.h"
+#include "support/expect_bits.h"
+#include "support/temp_folder.h"
+#include "train/state_sources.h"
+
+namespace trireme::testing {
+namespace {
+
+using config::PipelineSchedule;
+
+constexpr int kSamplesPerStep = 24;
+constexpr int64_t kSaved = 2;
+
+const data::Dataset& dataset() {
+  static const data::Dataset made = [] {
+    std::vector<int64_t> lengths;
+    for (int i = 0; i < 3 * kSamplesPerStep; ++i) lengths.push_back(2 + (i * 7) % 19);
+    return random_dataset(lengths, 67, 12);
+  }();
+  return made;
+}
+
+struct Layout {
+  int tp = 1;
+  int pp = 1;
+  int dp = 1;
+  int stage = 0;
+  PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
+  int chunks = 1;
+
+  int ranks() const { return tp * pp * dp; }
+};
+
+RigOptions options_of(const Layout& layout, bool tied) {
+  RigOptions options;
+  options.model = tiny_model({.layers = 4, .heads = 4, .head_dim = 8, .tied = tied});
+  options.dataset = &dataset();
+  options.ranks = layout.ranks();
+  config::RunConfig& c = options.config;
+  c.learning_rate = 0.003;
+  c.weight_decay = 0.1;
+  c.max_steps = 3;
+  c.max_grad_norm = 0;
+  c.gradient_accumulation_steps = 4;
+  c.per_device_train_batch_size = kSamplesPerStep / (layout.dp * 4);
+  c.zero.stage = layout.stage;
+  c.tensor_parallel_size = layout.tp;
+  c.pipeline_parallel_size = layout.pp;
+  c.pipeline_schedule = layout.schedule;
+  c.virtual_pipeline_size = layout.chunks;
+  options.source = [model = options.model] {
+    return std::make_unique<train::RandomSource>(model.config, 11);
+  };
+  return options;
+}
+
+/// Without clipping: the norm is a sum over stages, whose last bits their number decides.
+TEST(MeshBits, StagesAndSchedulesChangeNone) {
+  if (max_ranks() < 4) GTEST_SKIP() << "more ranks than GPUs";
+  const RigResult alone = train(options_of({}, false));
+  for (int pp : {2, 4}) {
+    for (const Layout& layout :
+         {Layout{.pp = pp}, Layout{.pp = pp, .schedule = PipelineSchedule::zero_bubble},
+          Layout{.pp = pp > 2 ? 2 : pp, .schedule = PipelineSchedule::interleaved, .chunks = 2}}) {
+      const RigResult staged = train(options_of(layout, false));
+      expect_equal_state(staged, alone);
+      for (size_t s = 0; s < alone.steps.size(); ++s) {
+        EXPECT_EQ(train::value(staged.steps[s], ops::Control::loss),
+                  train::value(alone.steps[s], ops::Control::loss));
+      }
+    }
+  }
+}
+
+/// Late collectives, released memory full of NaN, one stream for all: as the plain run.
+TEST(MeshBits, TimingChangesNone) {
+  if (max_ranks() < 8) GTEST_SKIP() << "more ranks than GPUs";
+  for (auto schedule : {PipelineSchedule::one_f_one_b, PipelineSchedule::zero_bubble}) {
+    const Layout layout{.tp = 2, .pp = 2, .dp = 2, .stage = 3, .schedule = schedule};
+    const RigResult plain = train(options_of(layout, true));
+    RigOptions late = options_of(layout, true);
+    late.config.debug_poison = true;
+    late.device.delay_collectives = std::chrono::milliseconds(1);
+    expect_identical(train(late), plain);
+    RigOptions one_stream = options_of(layout, true);
+    one_stream.config.zero.overlap_comm = false;
+    expect_identical(train(one_stream), plain);
+  }
+}
+
+TEST(MeshCheckpoints, OfAnyLayoutLoadInAnyOther) {
+  if (max_ranks() < 8) GTEST_SKIP() << "more ranks than GPUs";
+  const Layout layouts[] = {{},
+                            {.dp = 3, .stage = 3},
+                            {.tp = 4, .stage = 1},
+                            {.pp = 4, .schedule = PipelineSchedule::zero_bubble},
+                            {.tp = 2, .pp = 2, .dp = 2, .stage = 2},
+                            {.pp = 2, .dp = 2, .stage = 1,
+                             .schedule = PipelineSchedule::interleaved, .chunks = 2}};
+  for (const Layout& from : layouts) {
+    const test::TempFolder temporary;
+    RigOptions options = options_of(from, true);
+    options.steps = kSaved;
+    CheckpointSaver saver(options, temporary.path(), kSaved);
+    const RigResult saved = train(options);
+    for (const Layout& to : layouts) {
+      SCOPED_TRACE(fmt::format("tp {} pp {} dp {} to tp {} pp {} dp {}", from.tp, from.pp, from.dp,
+                               to.tp, to.pp, to.dp));
+      RigOptions other = options_of(to, true);
+      other.steps = other.first_step = kSaved;
+      other.source = [&] { return std::make_unique<train::CheckpointSource>(saver.folder()); };
+      expect_equal_state(train(other), saved);
+    }
+    model::HfWeights weights(saver.folder());
+    for (const model::Parameter& parameter : options.model.parameters) {
+      std::vector<float> whole(static_cast<size_t>(parameter.size()));
+      weights.read_box(parameter.name, mesh::whole(parameter.shape), whole.data());
+      EXPECT_EQ(whole, saved.masters.at(parameter.name)) << parameter.name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace trireme::testing
