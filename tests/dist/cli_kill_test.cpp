@@ -29,7 +29,11 @@ std::vector<Layout> layouts() {
   return {{2, {{"zero_stage", "3"}}},
           {1, {{"zero_stage", "0"}}},
           {2, {{"zero_stage", "1"}, {"bf16", "true"}}},
-          {3, {{"zero_stage", "2"}, {"optim", "sgd"}}}};
+          {3, {{"zero_stage", "2"}, {"optim", "sgd"}}},
+          {4,
+           {{"tensor_parallel_size", "2"},
+            {"pipeline_parallel_size", "2"},
+            {"pipeline_schedule", "zero_bubble"}}}};
 }
 
 /// A port that nobody takes by chance: below those that connections get by themselves.
