@@ -1,10 +1,14 @@
 // Tensor and pipeline parallelism: what changes no bit, and checkpoints between any two layouts.
 #include <gtest/gtest.h>
 
+#include <map>
+#include <mutex>
+
 #include "model/hf_weights.h"
 #include "support/backends.h"
 #include "support/checkpoint_saver.h"
 #include "support/expect_bits.h"
+#include "support/forwarding_device.h"
 #include "support/temp_folder.h"
 #include "train/state_sources.h"
 
@@ -90,6 +94,71 @@ TEST(MeshBits, TimingChangesNone) {
     RigOptions one_stream = options_of(layout, true);
     one_stream.config.zero.overlap_comm = false;
     expect_identical(train(one_stream), plain);
+  }
+}
+
+/// Remembers where a rank's device memory lies.
+class ArenaDevice final : public ForwardingDevice {
+ public:
+  ArenaDevice(device::Device& device, std::byte*& arena) : ForwardingDevice(device), arena_(arena) {}
+  std::byte* allocate(device::Space space, int64_t bytes) override {
+    std::byte* const made = ForwardingDevice::allocate(space, bytes);
+    if (space == device::Space::device) arena_ = made;
+    return made;
+  }
+
+ private:
+  std::byte*& arena_;
+};
+
+/// The weights of the groups that `pick` chooses, as one rank holds them.
+template <typename Pick>
+std::vector<std::byte> held_weights(const plan::Plan& plan, const std::byte* arena,
+                                    const Pick& pick) {
+  std::vector<std::byte> all;
+  for (size_t g = 0; g < plan.groups.groups.size(); ++g) {
+    if (!pick(plan.groups.groups[g])) continue;
+    const plan::Buffer& value = plan.flush.buffers[static_cast<size_t>(plan.state.groups[g].value)];
+    all.insert(all.end(), arena + value.offset, arena + value.offset + value.bytes);
+  }
+  return all;
+}
+
+/// Both ends of a pipeline hold a tied embedding, every tensor rank the norm gains: the copies stay
+/// equal, bit for bit, though only one is saved.
+TEST(MeshBits, CopiesDoNotDriftApart) {
+  if (max_ranks() < 8 || on_cuda()) GTEST_SKIP() << "reads the memory of eight ranks";
+  for (int stage : {0, 1, 2, 3}) {
+    RigOptions options = options_of({.tp = 2, .pp = 2, .dp = 2, .stage = stage}, true);
+    options.config.max_grad_norm = 0.5;
+    std::vector<std::byte*> arenas(8, nullptr);
+    std::map<std::tuple<int64_t, int64_t>, std::vector<std::byte>> tied;   // by data, tensor rank
+    std::map<std::tuple<int64_t, int64_t>, std::vector<std::byte>> gains;  // by data rank, stage
+    std::mutex mutex;
+    options.wrap = [&](int rank, device::Device& device) {
+      return std::make_unique<ArenaDevice>(device, arenas[static_cast<size_t>(rank)]);
+    };
+    const auto same = [](auto& known, const auto& key, std::vector<std::byte> weights) {
+      ASSERT_FALSE(weights.empty());
+      const auto [at, fresh] = known.try_emplace(key, weights);
+      EXPECT_TRUE(at->second == weights);
+    };
+    options.after_step = [&](train::Session& session, int rank, int64_t step,
+                             const train::ControlValues&) {
+      if (step + 1 < options.config.max_steps) return;
+      session.flush();
+      const plan::Plan& plan = session.plan();
+      const std::byte* arena = arenas[static_cast<size_t>(rank)];
+      const mesh::Coordinates& at = plan.mesh.at;
+      const std::lock_guard lock(mutex);
+      same(tied, std::tuple{at.dp, at.tp},
+           held_weights(plan, arena, [](const auto& group) { return group.key.tied >= 0; }));
+      same(gains, std::tuple{at.dp, at.pp},
+           held_weights(plan, arena, [](const auto& group) { return group.key.tensor_sum; }));
+    };
+    train(options);
+    EXPECT_EQ(tied.size(), 4U);
+    EXPECT_EQ(gains.size(), 4U);
   }
 }
 
