@@ -17,20 +17,26 @@ std::string describe(const Phase& phase, int index) {
       instruction.transfer ? comm::name_of(*instruction.transfer) : ops::name_of(instruction.op));
 }
 
+/// The instructions in the order of launch, a loop followed round twice, up to the first fault.
+template <typename Step>
+Fault walk(const Phase& phase, const Step& step) {
+  for (int i = 0; i < static_cast<int>(phase.instructions.size()); ++i) {
+    if (Fault fault = step(i)) return fault;
+    if (i + 1 != phase.loop_end) continue;
+    for (int j = phase.loop_begin; j < phase.loop_end; ++j) {
+      if (Fault fault = step(j)) return fault;
+    }
+  }
+  return std::nullopt;
+}
+
 /// Reads of the frame see what was written there last, also the second time round a loop.
 class PhaseChecker {
  public:
   explicit PhaseChecker(const Phase& phase) : phase_(phase) {}
 
   Fault run() {
-    for (int i = 0; i < static_cast<int>(phase_.instructions.size()); ++i) {
-      if (Fault fault = step(i)) return fault;
-      if (i + 1 != phase_.loop_end) continue;
-      for (int j = phase_.loop_begin; j < phase_.loop_end; ++j) {
-        if (Fault fault = step(j)) return fault;
-      }
-    }
-    return std::nullopt;
+    return walk(phase_, [this](int index) { return step(index); });
   }
 
  private:
@@ -76,7 +82,7 @@ class PhaseChecker {
 };
 
 /// Operations and transfers that touch the same bytes, one of them writing, are ordered by the
-/// order of a stream or by waits. A loop is followed round twice.
+/// order of a stream or by waits.
 class StreamChecker {
  public:
   explicit StreamChecker(const Phase& phase) : phase_(phase) {
@@ -84,13 +90,7 @@ class StreamChecker {
   }
 
   Fault run() {
-    for (int i = 0; i < static_cast<int>(phase_.instructions.size()); ++i) {
-      if (Fault fault = step(i)) return fault;
-      if (i + 1 != phase_.loop_end) continue;
-      for (int j = phase_.loop_begin; j < phase_.loop_end; ++j) {
-        if (Fault fault = step(j)) return fault;
-      }
-    }
+    if (Fault fault = walk(phase_, [this](int index) { return step(index); })) return fault;
     if (phase_.last_wait) known_[0] = std::max(known_[0], position_of(*phase_.last_wait));
     for (const Touch& touch : touches_) {
       if (touch.stream == 0 || touch.position <= known_[0]) continue;

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "support/backends.h"
+#include "support/expect_training.h"
 #include "support/rig.h"
 #include "train/state_sources.h"
 
@@ -97,23 +98,7 @@ class MeshLayouts : public ::testing::TestWithParam<Layout> {
 };
 
 TEST_P(MeshLayouts, ComputeTheStepOfTheSingleProcess) {
-  const RigResult& expected = single_process(GetParam());
-  const RigResult result = train(options_of(GetParam()));
-  EXPECT_LT(relative_difference(result.gradients, expected.gradients), 1e-5);
-  ASSERT_EQ(result.steps.size(), expected.steps.size());
-  for (size_t s = 0; s < result.steps.size(); ++s) {
-    for (ops::Control field : {ops::Control::loss, ops::Control::grad_norm}) {
-      const double reference = train::value(expected.steps[s], field);
-      const double tolerance = s == 0 ? 1e-6 : 1e-5;
-      EXPECT_NEAR(train::value(result.steps[s], field), reference, tolerance * reference)
-          << "step " << s << " field " << ops::index(field);
-    }
-    EXPECT_EQ(train::value(result.steps[s], ops::Control::trained_tokens),
-              train::value(expected.steps[s], ops::Control::trained_tokens));
-  }
-  EXPECT_LT(relative_difference(result.masters, expected.masters), 1e-5);
-  EXPECT_EQ(result.exported, result.masters);
-  EXPECT_EQ(result.planned, result.allocated);
+  expect_same_training(train(options_of(GetParam())), single_process(GetParam()));
 }
 
 std::vector<Layout> tensor_layouts() {
