@@ -6,6 +6,7 @@
 
 #include "plan/order.h"
 #include "plan/verify.h"
+#include "plan/verify_stages.h"
 #include "support/null_plan.h"
 #include "support/rig.h"
 
@@ -102,6 +103,28 @@ TEST(MeshPrograms, MeetWithoutDeadlock) {
         EXPECT_EQ(plan.hash, other.hash);
       }
     }
+  }
+}
+
+/// One plan a stage stands for the world.
+TEST(MeshPrograms, StagesStandForTheWorld) {
+  for (const World& world : worlds()) {
+    if (world.pp == 1) continue;
+    std::vector<Plan> stages;
+    for (const Plan& plan : plans_of(world)) {
+      if (plan.mesh.at.tp == 0 && plan.mesh.at.dp == 0) stages.push_back(plan);
+    }
+    ASSERT_EQ(static_cast<int64_t>(stages.size()), world.pp);
+    EXPECT_EQ(find_stage_fault(stages), std::nullopt);
+    auto& schedule = stages[1].train.at(world.accumulation).schedule;
+    for (size_t i = 0; i < schedule.size(); ++i) {
+      if (schedule[i].stream != StreamKind::recv_prev) continue;
+      schedule[i].waits.push_back(static_cast<int32_t>(schedule.size()) - 1);  // its own end
+      break;
+    }
+    const auto fault = find_stage_fault(stages);
+    ASSERT_TRUE(fault.has_value());
+    EXPECT_NE(fault->find("deadlock"), std::string::npos) << *fault;
   }
 }
 
