@@ -18,6 +18,10 @@ struct Case {
   std::string model;
   int ranks;
   int stage;
+  int tp = 1;
+  int pp = 1;
+
+  int data_ranks() const { return ranks / (tp * pp); }
 };
 
 std::filesystem::path folder_of(const std::string& model) {
@@ -37,9 +41,11 @@ config::RunConfig configure(const Json& hyper, const Case& test) {
   config.warmup_steps = hyper.at("warmup_steps");
   config.lr_scheduler_type = config::Scheduler::cosine;
   config.train_sampling_strategy = config::Sampling::sequential;
-  config.per_device_train_batch_size = test.ranks == 1 ? 2 : 1;
-  config.gradient_accumulation_steps = test.ranks == 4 ? 1 : 2;
+  config.per_device_train_batch_size = test.data_ranks() == 1 ? 2 : 1;
+  config.gradient_accumulation_steps = test.data_ranks() == 4 ? 1 : 2;
   config.zero.stage = test.stage;
+  config.tensor_parallel_size = test.tp;
+  config.pipeline_parallel_size = test.pp;
   return config;
 }
 
@@ -108,13 +114,19 @@ std::vector<Case> cases() {
     for (int ranks : {2, 4}) {
       for (int stage = 0; stage <= 3; ++stage) all.push_back({model, ranks, stage});
     }
+    all.insert(all.end(), {{model, 2, 0, 2, 1},
+                           {model, 4, 0, 4, 1},
+                           {model, 2, 0, 1, 2},
+                           {model, 8, 3, 2, 2}});
   }
   return all;
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Golden, ::testing::ValuesIn(cases()), [](const auto& test) {
   return test.param.model + "_ranks" + std::to_string(test.param.ranks) + "_zero" +
-         std::to_string(test.param.stage);
+         std::to_string(test.param.stage) +
+         (test.param.tp > 1 ? "_tp" + std::to_string(test.param.tp) : "") +
+         (test.param.pp > 1 ? "_pp" + std::to_string(test.param.pp) : "");
 });
 
 }  // namespace
