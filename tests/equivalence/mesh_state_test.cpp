@@ -81,6 +81,22 @@ TEST(MeshBits, StagesAndSchedulesChangeNone) {
   }
 }
 
+/// Nothing is sent of an empty micro-batch, the first of a step or one in between.
+TEST(MeshBits, EmptyMicroBatchesChangeNone) {
+  if (max_ranks() < 4) GTEST_SKIP() << "more ranks than GPUs";
+  const auto with_gaps = [](const Layout& layout) {
+    RigOptions options = options_of(layout, false);
+    options.empty = [](int data_rank, int64_t step, int64_t micro_batch) {
+      return (data_rank + step + micro_batch) % 3 == 0;
+    };
+    return train(options);
+  };
+  const RigResult flat = with_gaps({.dp = 2, .stage = 2});
+  for (auto schedule : {PipelineSchedule::one_f_one_b, PipelineSchedule::zero_bubble}) {
+    expect_equal_state(with_gaps({.pp = 2, .dp = 2, .stage = 2, .schedule = schedule}), flat);
+  }
+}
+
 /// Late collectives, released memory full of NaN, one stream for all: as the plain run.
 TEST(MeshBits, TimingChangesNone) {
   if (max_ranks() < 8) GTEST_SKIP() << "more ranks than GPUs";
