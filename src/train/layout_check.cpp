@@ -198,9 +198,7 @@ std::string model_words(const DrawnLayout& drawn) {
 
 bool Differences::agree() const {
   // Sums in another order: a few units in the last place of f32, times the depth of the sums.
-  constexpr double kGradients = 5e-5;
-  constexpr double kOthers = 1e-5;
-  return gradients < kGradients && weights < kOthers && norm < kOthers && loss < kOthers;
+  return gradients < 3e-5 && norm < 3e-5 && loss < 1e-5 && weights < 1e-5;
 }
 
 Differences compare_with_single_process(const DrawnLayout& drawn, const RunRanks& run_ranks) {
