@@ -3,6 +3,7 @@
 
 #include "app/verbs.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "base/text.h"
 #include "config/parse.h"
 #include "config/print.h"
@@ -12,6 +13,7 @@
 #include "metrics/text.h"
 #include "plan/plan.h"
 #include "plan/print.h"
+#include "plan/timeline_print.h"
 #include "train/run.h"
 
 namespace trireme::app {
@@ -24,10 +26,15 @@ struct PlanFlags {
   int64_t rank = 0;
   bool print_program = false;
   bool expand = false;
+  bool print_schedule = false;
+  std::string schedule_svg;
 };
 
 std::vector<config::Option> rows(PlanFlags& flags) {
   using config::extra_option;
+  config::Option svg = extra_option("schedule_svg", flags.schedule_svg,
+                                    "SVG file that gets a picture of the pipeline's timeline");
+  svg.rule.kind = config::Kind::path;
   return {
       extra_option("world_size", flags.world_size, "ranks of the run that is planned")
           .also({"gpus"})
@@ -36,7 +43,10 @@ std::vector<config::Option> rows(PlanFlags& flags) {
       extra_option("rank", flags.rank, "whose program is shown").at_least(0),
       extra_option("print_program", flags.print_program,
                    "print the training program of the rank and its memory map"),
-      extra_option("expand", flags.expand, "with --print_program: the operations of each phase")};
+      extra_option("expand", flags.expand, "with --print_program: the operations of each phase"),
+      extra_option("print_schedule", flags.print_schedule,
+                   "draw the pipeline's timeline, and the bubbles of its stages"),
+      svg};
 }
 
 /// Sizes of the largest micro-batch: from the data where it is given, else the most there can be.
@@ -80,6 +90,13 @@ void print_summary(const plan::Plan& plan, const PlanFlags& flags, const Load& l
   std::fputs(text.c_str(), stdout);
 }
 
+void show_schedule(const plan::Plan& plan, const PlanFlags& flags) {
+  const plan::TimelineView view =
+      plan::timeline_of(plan.pipeline, plan.model, plan.train.rbegin()->first);
+  if (flags.print_schedule) std::fputs(("\n" + plan::timeline_text(view)).c_str(), stdout);
+  if (!flags.schedule_svg.empty()) replace_file(flags.schedule_svg, plan::timeline_svg(view));
+}
+
 }  // namespace
 
 int plan_verb(Arguments args) {
@@ -121,6 +138,7 @@ int plan_verb(Arguments args) {
   if (!parsed.import_table.empty()) std::fputs((parsed.import_table + "\n").c_str(), stdout);
   for (const std::string& notice : parsed.notices) std::fputs((notice + "\n").c_str(), stdout);
   print_summary(plan, flags, load);
+  show_schedule(plan, flags);
   if (flags.print_program) {
     for (const auto& [accumulation, program] : plan.train) {
       const plan::PrintOptions options{.expand = flags.expand, .addresses = true};

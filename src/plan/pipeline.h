@@ -8,6 +8,7 @@
 #include "plan/axes.h"
 #include "plan/schedule.h"
 #include "plan/stages.h"
+#include "plan/work_costs.h"
 
 namespace trireme::plan {
 
@@ -15,8 +16,9 @@ struct Pipeline {
   PipelineSchedule kind = PipelineSchedule::one_f_one_b;
   int stages = 1;
   int stage = 0;
-  std::vector<UnitRange> ranges;   // of every virtual stage; chunk c of stage p is c * stages + p
-  std::vector<bool> gradient_in;   // per unit: it hands a gradient to the unit before
+  std::vector<WorkCosts> costs;   // of each unit
+  std::vector<UnitRange> ranges;  // of every virtual stage; chunk c of stage p is c * stages + p
+  std::vector<bool> gradient_in;  // per unit: it hands a gradient to the unit before
 
   int chunks() const { return static_cast<int>(ranges.size()) / stages; }
   int virtual_stage(int chunk) const { return chunk * stages + stage; }
@@ -24,9 +26,7 @@ struct Pipeline {
     return ranges[static_cast<size_t>(virtual_stage(chunk))];
   }
   bool first(int chunk) const { return virtual_stage(chunk) == 0; }
-  bool last(int chunk) const {
-    return virtual_stage(chunk) + 1 == static_cast<int>(ranges.size());
-  }
+  bool last(int chunk) const { return virtual_stage(chunk) + 1 == static_cast<int>(ranges.size()); }
   /// This rank's units, ascending.
   std::vector<int> own_units() const;
   /// The work of this rank on so many micro-batches.
@@ -36,8 +36,5 @@ struct Pipeline {
 /// ConfigError when the settings do not fit the model.
 Pipeline make_pipeline(const config::RunConfig& config, const model::ModelGraph& model,
                        const Mesh& mesh, const ops::Extent& capacity);
-
-/// Floating-point operations of each unit's forward on one micro-batch.
-std::vector<double> unit_costs(const model::ModelGraph& model, const ops::Extent& extent);
 
 }  // namespace trireme::plan

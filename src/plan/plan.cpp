@@ -9,6 +9,7 @@
 #include "config/parse.h"
 #include "plan/placement.h"
 #include "plan/print.h"
+#include "plan/recomputation.h"
 #include "plan/verify.h"
 
 namespace trireme::plan {
@@ -253,25 +254,6 @@ Sharding resolve_sharding(const RunConfig& config, const ModelGraph& model, cons
   sharding.optimizer_tile = zero.sub_group_size;
   sharding.persistence_threshold = zero.param_persistence_threshold;
   return sharding;
-}
-
-std::vector<Recompute> recompute_levels(const RunConfig& config, int64_t num_blocks) {
-  std::vector<Recompute> levels(static_cast<size_t>(num_blocks), Recompute::none);
-  if (config.recompute.empty()) {
-    if (config.gradient_checkpointing) std::fill(levels.begin(), levels.end(), Recompute::block);
-    return levels;
-  }
-  int64_t at = 0;
-  for (const config::RecomputeSpan& span : config.recompute) {
-    const int64_t count = span.blocks < 0 ? num_blocks - at : span.blocks;
-    if (at + count > num_blocks) {
-      throw ConfigError("recompute", std::to_string(at + count) + " blocks",
-                        fmt::format("the model has {} blocks; name at most that many", num_blocks));
-    }
-    std::fill_n(levels.begin() + at, count, span.level);
-    at += count;
-  }
-  return levels;
 }
 
 std::vector<MemoryRow> memory_table(const Plan& plan) {

@@ -60,10 +60,6 @@ Plan make_plan(const PlanRequest& request);
 Sharding resolve_sharding(const config::RunConfig& config, const model::ModelGraph& model,
                           const Mesh& mesh);
 
-/// Recomputation level of every block, from the front. ConfigError when the spans name more blocks
-/// than there are.
-std::vector<model::Recompute> recompute_levels(const config::RunConfig& config, int64_t num_blocks);
-
 /// Planned bytes by owner. Rows of a space add up to its arena: persistent buffers, transient ones
 /// at the moment when most of them live, and what packing could not fill.
 struct MemoryRow {

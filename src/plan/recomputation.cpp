@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "base/error.h"
 #include "model/graph_builder.h"
 
 namespace trireme::plan {
@@ -26,8 +27,7 @@ class Rebuilding {
     for (int id : available) handed_[static_cast<size_t>(id)] = true;
     producer_.assign(graph.values.size(), -1);
     for (size_t i = 0; i < graph.nodes.size(); ++i) {
-      for_each_value(graph.nodes[i], true,
-                     [&](size_t id) { producer_[id] = static_cast<int>(i); });
+      for_each_value(graph.nodes[i], true, [&](size_t id) { producer_[id] = static_cast<int>(i); });
     }
   }
 
@@ -45,15 +45,15 @@ class Rebuilding {
   void for_each_value(const Node& node, bool written, const Visit& visit) const {
     for (size_t a = 0; a < node.args.size(); ++a) {
       const Ref& ref = node.args[a];
-      if (ref.kind != Ref::Kind::value || ref.id >= static_cast<int>(graph_.values.size())) continue;
+      if (ref.kind != Ref::Kind::value || ref.id >= static_cast<int>(graph_.values.size()))
+        continue;
       if (writes(node, a) == written) visit(static_cast<size_t>(ref.id));
     }
   }
 
   bool dropped(size_t id) const {
     const Value& value = graph_.values[id];
-    return value.gathered_again ||
-           (level_ != model::Recompute::none && value.level <= level_);
+    return value.gathered_again || (level_ != model::Recompute::none && value.level <= level_);
   }
 
   void add(const Node& node, bool recomputed) {
@@ -181,6 +181,27 @@ class Splitting {
 
 SplitBackward split(const model::Adjoint& adjoint, int num_forward_values) {
   return Splitting(adjoint, num_forward_values).run();
+}
+
+std::vector<model::Recompute> recompute_levels(const config::RunConfig& config,
+                                               int64_t num_blocks) {
+  std::vector<model::Recompute> levels(static_cast<size_t>(num_blocks), model::Recompute::none);
+  if (config.recompute.empty()) {
+    if (config.gradient_checkpointing)
+      std::fill(levels.begin(), levels.end(), model::Recompute::block);
+    return levels;
+  }
+  int64_t at = 0;
+  for (const config::RecomputeSpan& span : config.recompute) {
+    const int64_t count = span.blocks < 0 ? num_blocks - at : span.blocks;
+    if (at + count > num_blocks) {
+      throw ConfigError("recompute", std::to_string(at + count) + " blocks",
+                        fmt::format("the model has {} blocks; name at most that many", num_blocks));
+    }
+    std::fill_n(levels.begin() + at, count, span.level);
+    at += count;
+  }
+  return levels;
 }
 
 }  // namespace trireme::plan

@@ -3,13 +3,18 @@
 
 #include <vector>
 
+#include "config/run_config.h"
 #include "model/adjoint.h"
 #include "model/graph.h"
 
 namespace trireme::plan {
 
-/// A list of backward nodes made whole: each forward node that rebuilds what was dropped stands just
-/// before its first use.
+/// Recomputation level of every block, from the front. ConfigError when the spans name more blocks
+/// than there are.
+std::vector<model::Recompute> recompute_levels(const config::RunConfig& config, int64_t num_blocks);
+
+/// A list of backward nodes made whole: each forward node that rebuilds what was dropped stands
+/// just before its first use.
 struct Rebuilt {
   std::vector<model::Node> nodes;
   std::vector<bool> recomputed;  // per node
@@ -23,12 +28,13 @@ struct Rebuilt {
 Rebuilt rebuild(const model::UnitGraph& graph, const std::vector<model::Node>& backward,
                 model::Recompute level, const std::vector<int>& available = {});
 
-/// Backward in two: what the units before wait for, and the gradients that only the optimizer needs.
+/// Backward in two: what the units before wait for, and the gradients that only the optimizer
+/// needs.
 struct SplitBackward {
   std::vector<model::Value> values;  // the adjoint's, then copies
   std::vector<model::Node> input;    // with copies of gradients that are overwritten later
   std::vector<model::Node> weight;
-  std::vector<int> handed_over;      // gradients that `weight` reads from `input`, ascending
+  std::vector<int> handed_over;  // gradients that `weight` reads from `input`, ascending
 };
 SplitBackward split(const model::Adjoint& adjoint, int num_forward_values);
 

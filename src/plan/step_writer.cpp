@@ -205,6 +205,7 @@ bool StepWriter::slots_free(const std::vector<int>& groups, size_t event, size_t
 bool StepWriter::keep(int group, size_t event) const {
   size_t next = 0;
   if (!next_use(group, event, &next)) return false;
+  if (next < next_prefetch_) return true;  // which found it gathered
   const PoolPlace place = context_.group_state(group).weight_slot;
   int64_t distance = 0;
   for (size_t e = event + 1; e < next; ++e) {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "model/graph.h"
-#include "plan/stages.h"
+#include "plan/pipeline.h"
 #include "plan/timeline.h"
 
 namespace trireme::plan {
@@ -18,9 +18,9 @@ struct TimelineView {
   double formula = 0;              // share of the bubble by the formula, 0 to 1
 };
 
-/// The schedule of a model cut into `ranges`, one a virtual stage, timed by its operations.
-TimelineView timeline_of(const ScheduleRequest& request, const std::vector<UnitRange>& ranges,
-                         const model::ModelGraph& model, const ops::Extent& extent);
+/// The schedule of a model, timed by the operations of its units.
+TimelineView timeline_of(const Pipeline& pipeline, const model::ModelGraph& model,
+                         int micro_batches);
 
 /// A line a stage: F, B and W (weight gradient) with the number of the micro-batch and, where there
 /// are several, the chunk as a letter; '.' where the stage stands still. Cut into pieces of at most

@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "plan/timeline_print.h"
-#include "plan/work_costs.h"
 
 namespace trireme::plan {
 
@@ -74,26 +73,26 @@ std::string name_of(const model::ModelGraph& model, const UnitRange& range) {
 
 }  // namespace
 
-TimelineView timeline_of(const ScheduleRequest& request, const std::vector<UnitRange>& ranges,
-                         const model::ModelGraph& model, const ops::Extent& extent) {
-  const std::vector<WorkCosts> of_unit = work_costs(model, extent);
+TimelineView timeline_of(const Pipeline& pipeline, const model::ModelGraph& model,
+                         int micro_batches) {
   std::vector<WorkCosts> costs;  // of each virtual stage
   WorkCosts mean{0, 0, 0};       // of a stage, all its chunks
   TimelineView view;
-  view.request = request;
-  view.units.resize(static_cast<size_t>(request.stages));
-  for (size_t v = 0; v < ranges.size(); ++v) {
+  view.request = {pipeline.kind, pipeline.stages, pipeline.chunks(), micro_batches};
+  view.units.resize(static_cast<size_t>(pipeline.stages));
+  for (size_t v = 0; v < pipeline.ranges.size(); ++v) {
+    const UnitRange& range = pipeline.ranges[v];
     WorkCosts& sum = costs.emplace_back(WorkCosts{0, 0, 0});
-    for (int u = ranges[v].begin; u < ranges[v].end; ++u) sum += of_unit[static_cast<size_t>(u)];
+    for (int u = range.begin; u < range.end; ++u) sum += pipeline.costs[static_cast<size_t>(u)];
     mean += sum;
     std::string& names = view.units[v % view.units.size()];
-    names += (names.empty() ? "" : ", ") + name_of(model, ranges[v]);
+    names += (names.empty() ? "" : ", ") + name_of(model, range);
   }
   for (double* part : {&mean.forward, &mean.input_gradient, &mean.weight_gradient}) {
-    *part /= request.stages;
+    *part /= pipeline.stages;
   }
-  view.timeline = simulate(request, costs);
-  view.formula = bubble_share(request, mean);
+  view.timeline = simulate(view.request, costs);
+  view.formula = bubble_share(view.request, mean);
   return view;
 }
 

@@ -2,6 +2,7 @@
 
 #include "model/adjoint.h"
 #include "ops/signature.h"
+#include "plan/recomputation.h"
 
 namespace trireme::plan {
 
@@ -22,13 +23,15 @@ class UnitCost {
     pairs_ = sequences > 0 ? tokens * (tokens / sequences + 1) / 2 : 0;
   }
 
-  void add(const std::vector<Node>& nodes) {
+  /// What backward computes again is part of its first half.
+  void add(const std::vector<Node>& nodes, bool backward) {
     for (const Node& node : nodes) {
       if (node.kind != model::NodeKind::op) continue;
-      double& part = node.part == model::Part::forward          ? costs_.forward
-                     : node.part == model::Part::input_gradient ? costs_.input_gradient
-                                                                : costs_.weight_gradient;
-      part += ops::flops(call_of(node), pairs_);
+      const bool forward = node.part == model::Part::forward && !backward;
+      const bool weight = node.part == model::Part::weight_gradient;
+      (forward  ? costs_.forward
+       : weight ? costs_.weight_gradient
+                : costs_.input_gradient) += ops::flops(call_of(node), pairs_);
     }
   }
 
@@ -38,8 +41,6 @@ class UnitCost {
   }
 
  private:
-  int64_t size(Dim dim) const { return dim == Dim::tokens ? extent_.tokens : dims_[dim]; }
-
   /// Shapes without addresses.
   ops::OpCall call_of(const Node& node) const {
     ops::OpCall call;
@@ -59,7 +60,8 @@ class UnitCost {
     return call;
   }
   TensorView shape(Dim rows, Dim cols) const {
-    return matrix(nullptr, DType::f32, size(rows), size(cols));
+    return matrix(nullptr, DType::f32, dims_.at(rows, extent_.tokens),
+                  dims_.at(cols, extent_.tokens));
   }
 
   const model::Dims& dims_;
@@ -72,7 +74,8 @@ class UnitCost {
 
 }  // namespace
 
-std::vector<WorkCosts> work_costs(const model::ModelGraph& model, const ops::Extent& extent) {
+std::vector<WorkCosts> work_costs(const model::ModelGraph& model, const ops::Extent& extent,
+                                  const std::vector<model::Recompute>& levels) {
   std::vector<WorkCosts> costs;
   bool upstream = false;  // something trainable before this unit
   for (int u = 0; u < model.num_units(); ++u) {
@@ -85,8 +88,13 @@ std::vector<WorkCosts> work_costs(const model::ModelGraph& model, const ops::Ext
     }
     const model::Adjoint adjoint = model::derive_adjoint(graph, request);
     UnitCost unit(model.dims, extent, graph, adjoint.values);
-    unit.add(graph.nodes);
-    if (upstream) unit.add(adjoint.nodes);
+    unit.add(graph.nodes, false);
+    if (upstream && graph.output < 0) unit.add(adjoint.nodes, true);
+    if (upstream && graph.output >= 0) {
+      const bool block = u >= 1 && u <= std::ssize(levels);
+      const auto level = block ? levels[static_cast<size_t>(u) - 1] : model::Recompute::none;
+      unit.add(rebuild(graph, adjoint.nodes, level).nodes, true);
+    }
     costs.push_back(unit.costs());
   }
   return costs;

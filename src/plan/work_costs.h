@@ -10,8 +10,9 @@
 namespace trireme::plan {
 
 /// Floating-point operations of each unit on one micro-batch, by the cost rules of the operations;
-/// all sequences equally long. The head's loss makes its gradients in one go: all of its work
-/// counts as input gradient.
-std::vector<WorkCosts> work_costs(const model::ModelGraph& model, const ops::Extent& extent);
+/// all sequences equally long; `levels`: what each block recomputes, from the front. The head's
+/// loss makes its gradients in one go: all of its work counts as input gradient.
+std::vector<WorkCosts> work_costs(const model::ModelGraph& model, const ops::Extent& extent,
+                                  const std::vector<model::Recompute>& levels);
 
 }  // namespace trireme::plan

@@ -20,7 +20,7 @@ class Verbs : public testing::Test {
 TEST_F(Verbs, HelpIsThereForEach) {
   const Outcome all = work_.run({"--help"});
   EXPECT_EQ(all.code, 0);
-  for (const std::string verb : {"train", "launch", "plan", "tokenize", "checkpoint"}) {
+  for (const std::string verb : {"train", "launch", "plan", "tokenize", "checkpoint", "selftest"}) {
     EXPECT_TRUE(has(all.out, "\n  " + verb + " ")) << all.out;
     const Outcome outcome = work_.run({verb, "--help"});
     EXPECT_EQ(outcome.code, 0) << outcome.text();
@@ -139,6 +139,47 @@ TEST_F(Verbs, CheckpointsAreListedVerifiedAndExported) {
                                                       {"init_from_config", "false"},
                                                       {"output_dir", work_ / "next"}})));
   EXPECT_EQ(next.code, 0) << next.text();
+}
+
+// Pipelines and layouts ---------------------------------------------------------------------
+
+TEST_F(Verbs, PlanDrawsThePipeline) {
+  const Flags flags = with(work_.flags(), {{"pipeline_parallel_size", "2"},
+                                           {"pipeline_schedule", "zero_bubble"},
+                                           {"gradient_accumulation_steps", "3"},
+                                           {"world_size", "4"},
+                                           {"print_schedule", "true"},
+                                           {"schedule_svg", work_ / "pipeline.svg"}});
+  const Outcome outcome = work_.run(command("plan", flags));
+  ASSERT_EQ(outcome.code, 0) << outcome.text();
+  EXPECT_TRUE(has(outcome.out, "Pipeline zero_bubble: 2 stages, 3 micro-batches")) << outcome.out;
+  for (const char* part : {"\n    0 F0", "\n    1 ....", "W2", "embed", "- head", "by the formula"}) {
+    EXPECT_TRUE(has(outcome.out, part)) << part << outcome.out;
+  }
+  const std::string svg = read_bytes(work_ / "pipeline.svg");
+  EXPECT_TRUE(has(svg, "<svg ") && has(svg, ">stage 1</text>") && has(svg, "</svg>"));
+}
+
+TEST_F(Verbs, SelftestComparesRandomLayoutsWithTheSingleProcess) {
+  const Words words = {"selftest", "--layouts", "--count", "12", "--seed", "2026"};
+  const Outcome outcome = work_.run(words);
+  EXPECT_EQ(outcome.code, 0) << outcome.text();
+  EXPECT_EQ(count(outcome.out, "  agrees "), 12) << outcome.out;
+  EXPECT_TRUE(has(outcome.out, "All 12 layouts agree with the single process.")) << outcome.out;
+  EXPECT_TRUE(has(outcome.out, "\n  2026  dp")) << outcome.out;
+  EXPECT_EQ(work_.run(words).out, outcome.out);  // the seed decides everything
+}
+
+TEST_F(Verbs, SelftestRefusesWhatItDoesNotKnow) {
+  for (const auto& [words, part] :
+       std::vector<std::pair<Words, std::string>>{{{"selftest"}, "give --layouts"},
+                                                  {{"selftest", "--layoust"}, "did you mean"},
+                                                  {{"selftest", "--layouts", "--count=0"}, "count"},
+                                                  {{"selftest", "what"}, "takes flags alone"}}) {
+    const Outcome outcome = work_.run(words);
+    EXPECT_EQ(outcome.code, 2) << outcome.text();
+    EXPECT_TRUE(has(outcome.err, part)) << outcome.err;
+  }
 }
 
 }  // namespace

@@ -185,11 +185,21 @@ std::vector<Effect> option_effects() {
       {"use_cpu", "true", says("contradicts --use_cpu true", {{"device", "cuda"}})},
       {"tensor_parallel_size", "2", program({{"world_size", "4"}})},
       {"pipeline_parallel_size", "2", program({{"world_size", "4"}})},
-      {"virtual_pipeline_size", "2", says("needs pipeline_parallel_size of at least 2")},
+      {"virtual_pipeline_size", "3",
+       program({{"world_size", "2"},
+                {"model_name_or_path", "HERE/deeper"},
+                {"pipeline_parallel_size", "2"},
+                {"pipeline_schedule", "interleaved"},
+                {"virtual_pipeline_size", "2"}})},
       {"pipeline_schedule", "zero_bubble",
        program({{"world_size", "4"}, {"pipeline_parallel_size", "2"}})},
-      {"pipeline_layers", "1,1", says("pipeline_layers has 2 parts")},
-      {"rank_order", "tp-pp-dp", says("rank_order has no effect")},
+      {"pipeline_layers", "0,2",
+       program({{"world_size", "2"}, {"pipeline_parallel_size", "2"}})},
+      {"rank_order", "tp-pp-dp",
+       program({{"world_size", "8"},
+                {"rank", "4"},
+                {"tensor_parallel_size", "2"},
+                {"pipeline_parallel_size", "2"}})},
       {"zero_stage", "2", program({{"world_size", "4"}})},
       {"deepspeed", R"({"zero_optimization": {"stage": 2}})", program({{"world_size", "4"}})},
       {"shard_group_size", "2", program(kZero3)},
@@ -245,7 +255,7 @@ std::vector<double> step_seconds(const fs::path& log) {
 Laboratory::Laboratory() {
   write_rows(work_ / "eval.jsonl", 7, 2);
   write_rows(work_ / "other.jsonl", 50, 3);
-  write_model(work_ / "deeper", {.layers = 3});
+  write_model(work_ / "deeper", {.layers = 4});
 }
 
 Flags Laboratory::complete(const Flags& flags) const {

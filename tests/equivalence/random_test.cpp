@@ -218,26 +218,9 @@ std::string words(const RigOptions& options) {
   return text;
 }
 
-/// Largest |a - b| beside the tensor and the largest gradient of all: some gradients are sums that
-/// cancel, and nothing but rounding.
+/// Some gradients are sums that cancel, and nothing but rounding.
 double gradient_difference(const Tensors& a, const Tensors& b) {
-  double largest = 0;
-  for (const auto& [name, tensor] : b) {
-    for (float x : tensor) largest = std::max(largest, std::abs(double{x}));
-  }
-  double worst = 0;
-  for (const auto& [name, tensor] : b) {
-    double own = 0;
-    double difference = 0;
-    for (size_t i = 0; i < tensor.size(); ++i) {
-      own = std::max(own, std::abs(double{tensor[i]}));
-      const double d = std::abs(double{a.at(name)[i]} - tensor[i]);
-      if (!std::isfinite(d)) return std::numeric_limits<double>::infinity();
-      difference = std::max(difference, d);
-    }
-    worst = std::max(worst, difference / std::max(own + 0.01 * largest, 1e-30));
-  }
-  return a.size() == b.size() ? worst : std::numeric_limits<double>::infinity();
+  return relative_difference(a, b, 0.01);
 }
 
 Tensors narrowed(const DoubleTensors& wide) {

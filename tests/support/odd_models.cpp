@@ -20,17 +20,6 @@ using model::Recompute;
 using model::Unit;
 using model::UnitGraph;
 
-void RoughSource::read_master(const model::Parameter& parameter, const mesh::Box& box, float* out) {
-  const RandomStream stream(seed_, parameter.name);
-  const float mean = parameter.init == Init::ones ? 1.0f : 0.0f;
-  const float deviation = parameter.init == Init::normal
-                              ? 0.8f / std::sqrt(static_cast<float>(parameter.shape.back()))
-                              : 0.2f;
-  for (const mesh::Run& run : mesh::copy_runs(mesh::whole(parameter.shape), box)) {
-    stream.fill_normal(run.from, run.count, mean, deviation, out + run.to);
-  }
-}
-
 model::ModelConfig odd_config() {
   model::ModelConfig config;
   config.family = model::Family::llama;

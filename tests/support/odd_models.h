@@ -5,20 +5,11 @@
 #include <memory>
 
 #include "model/graph.h"
-#include "train/state_sources.h"
+#include "train/tiny.h"
 
 namespace trireme::testing {
 
-/// Every parameter random around what Hugging Face starts with, biases and gains too, so that each
-/// of them matters to the loss.
-class RoughSource final : public train::FreshSource {
- public:
-  explicit RoughSource(uint64_t seed) : seed_(seed) {}
-
- private:
-  void read_master(const model::Parameter& parameter, const mesh::Box& box, float* out) override;
-  uint64_t seed_;
-};
+using train::RoughSource;
 
 /// Attention and MLP side by side behind one norm, and a square weight ("mix") that each such block
 /// uses twice: embed, block.0 (parallel), block.1 (plain), block.2 (parallel), head.

@@ -2,39 +2,10 @@
 
 #include "support/backends.h"
 #include "support/thread_coordinator.h"
+#include "support/wrapped_backend.h"
 #include "train/run.h"
 
 namespace trireme::testing {
-
-namespace {
-
-/// A backend with another device in front.
-class WrappedBackend final : public device::Backend {
- public:
-  WrappedBackend(device::Backend& backend, std::unique_ptr<device::Device> front)
-      : backend_(backend), front_(std::move(front)) {}
-  device::Device& device() override { return *front_; }
-  comm::Communicator& communicator() override { return backend_.communicator(); }
-  const ops::OpSizing& op_sizing() const override { return backend_.op_sizing(); }
-  const comm::CommSizing& comm_sizing() const override { return backend_.comm_sizing(); }
-  int64_t token_multiple() const override { return backend_.token_multiple(); }
-  int64_t loss_chunk_bytes() const override { return backend_.loss_chunk_bytes(); }
-  std::vector<std::pair<std::string, std::string>> facts() const override {
-    return backend_.facts();
-  }
-  device::MemoryUse memory() const override { return backend_.memory(); }
-  void prepare(const ops::OpCall& call) override { backend_.prepare(call); }
-  void tune(const ops::OpCall& call) override { backend_.tune(call); }
-  std::string algorithms() const override { return backend_.algorithms(); }
-  void use_algorithms(std::string_view text) override { backend_.use_algorithms(text); }
-  std::vector<std::string> take_notices() override { return backend_.take_notices(); }
-
- private:
-  device::Backend& backend_;
-  std::unique_ptr<device::Device> front_;
-};
-
-}  // namespace
 
 std::vector<std::string> run_in_process(const std::vector<std::string>& args, int ranks,
                                         const WrapDevice& wrap) {
@@ -43,8 +14,10 @@ std::vector<std::string> run_in_process(const std::vector<std::string>& args, in
     config::ParseResult parsed = config::parse(args);
     const model::ModelGraph model = train::resolve_model(parsed, ranks);
     const auto backend = world.open(coordinator.rank());
-    train::RunData data(parsed.config, model.config, ranks, coordinator.rank(),
-                        backend->token_multiple());
+    const mesh::Layout layout = config::layout_of(parsed.config, ranks);
+    train::RunData data(parsed.config, model.config, layout.dp,
+                        mesh::coordinates_of(layout, coordinator.rank()).dp,
+                        backend->token_multiple() * layout.tp);
     if (!wrap) {
       run_training(parsed, model, data, *backend, coordinator);
       return;

@@ -10,7 +10,7 @@ TEST(WorkCosts, AreThoseOfTheProductsAndTheAttention) {
   const model::ModelGraph model = model::build_model(testing::qwen2_7b());
   const model::ModelConfig& c = model.config;
   const ops::Extent extent{4096, 2, 2048};
-  const std::vector<WorkCosts> costs = work_costs(model, extent);
+  const std::vector<WorkCosts> costs = work_costs(model, extent, {});
   ASSERT_EQ(costs.size(), 30U);
   const auto tokens = static_cast<double>(extent.tokens);
   const double products = 2 * tokens * static_cast<double>(c.hidden_size) *
@@ -29,12 +29,23 @@ TEST(WorkCosts, AreThoseOfTheProductsAndTheAttention) {
   EXPECT_LT(costs[0].total(), 1e-3 * block.total());
 }
 
+TEST(WorkCosts, RecomputationIsPaidForInBackward) {
+  const model::ModelGraph model = model::build_model(testing::qwen2_7b());
+  const std::vector<WorkCosts> costs =
+      work_costs(model, {4096, 1, 4096}, {model::Recompute::block, model::Recompute::none});
+  const double again = costs[1].input_gradient - costs[2].input_gradient;
+  EXPECT_GT(again, 0.5 * costs[1].forward);  // all but what nobody reads again
+  EXPECT_LE(again, costs[1].forward);
+  EXPECT_EQ(costs[1].weight_gradient, costs[2].weight_gradient);
+  EXPECT_EQ(costs[2].input_gradient, costs[3].input_gradient);
+}
+
 TEST(WorkCosts, NothingIsPaidForWhatIsFrozen) {
   model::ModelGraph model = model::build_model(testing::qwen2_7b());
   for (model::Parameter& parameter : model.parameters) {
     parameter.trainable = parameter.name.find("layers.3.") != std::string::npos;
   }
-  const std::vector<WorkCosts> costs = work_costs(model, {64, 1, 64});
+  const std::vector<WorkCosts> costs = work_costs(model, {64, 1, 64}, {});
   EXPECT_EQ(costs[3].input_gradient + costs[3].weight_gradient, 0);  // block.2
   EXPECT_GT(costs[4].weight_gradient, 0);
   EXPECT_EQ(costs[5].weight_gradient, 0);

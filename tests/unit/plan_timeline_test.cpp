@@ -58,8 +58,11 @@ TEST(TimelineText, NamesChunks) {
 
 TEST(TimelineOfAModel, HasTheUnitsAndTheirCosts) {
   const model::ModelGraph model = model::build_model(testing::qwen2_7b());
-  const ScheduleRequest request{PipelineSchedule::one_f_one_b, 2, 1, 8};
-  const TimelineView view = timeline_of(request, {{0, 15}, {15, 30}}, model, {4096, 1, 4096});
+  Pipeline pipeline;
+  pipeline.stages = 2;
+  pipeline.ranges = {{0, 15}, {15, 30}};
+  pipeline.costs = work_costs(model, {4096, 1, 4096}, {});
+  const TimelineView view = timeline_of(pipeline, model, 8);
   EXPECT_EQ(view.units, (std::vector<std::string>{"embed - block.13", "block.14 - head"}));
   EXPECT_GT(view.timeline.bubble(0), view.timeline.bubble(1));  // which waits for the head
   EXPECT_NEAR(view.formula, 1.0 / 9, 1e-12);

@@ -259,5 +259,19 @@ TEST(VerifierWaits, EachIsNeededOrRedundant) {
   }
 }
 
+TEST(Lowering, GathersFarAheadWhatStaysGathered) {
+  // Backward of the only block finds the embedding's weights gathered, and must find them so still
+  // when it runs, although its pool has one slot.
+  testing::NullPlanOptions options;
+  options.config.zero.stage = 3;
+  options.config.zero.prefetch_bucket_size = int64_t{1} << 30;
+  options.ranks = 3;
+  options.accumulations = {2};
+  for (const bool tied : {false, true}) {
+    options.model = testing::tiny_model({.layers = 1, .tied = tied});
+    EXPECT_NO_THROW(testing::null_plan(options));
+  }
+}
+
 }  // namespace
 }  // namespace trireme::plan
