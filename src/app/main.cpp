@@ -28,13 +28,14 @@ struct Verb {
   int (*run)(app::Arguments);
   std::string_view help;
 };
-constexpr std::array<Verb, 5> kVerbs = {{
+constexpr std::array<Verb, 6> kVerbs = {{
     {"train", app::train_verb, "train a model: one rank, or all of them under a launcher"},
     {"launch", app::launch_verb,
      "start the local ranks of a run: launch --nproc_per_node N -- train ..."},
     {"plan", app::plan_verb, "what a run would take, without starting it: memory, program"},
     {"tokenize", app::tokenize_verb, "print the token ids of a JSONL file"},
     {"checkpoint", app::checkpoint_verb, "list, verify or export checkpoints"},
+    {"doctor", app::doctor_verb, "what this machine has for training, and what is missing"},
 }};
 
 void print_usage(std::FILE* out) {

@@ -14,5 +14,6 @@ int launch_verb(Arguments args);
 int plan_verb(Arguments args);
 int tokenize_verb(Arguments args);
 int checkpoint_verb(Arguments args);
+int doctor_verb(Arguments args);
 
 }  // namespace trireme::app
