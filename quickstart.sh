@@ -16,7 +16,7 @@ all_steps=120
 say() { printf '\n==> %s\n' "$*"; }
 
 install_and_build() {
-  tools/setup
+  tools/setup --without-launchers
   cmake --preset release >"$work/configure.log" || {
     cat "$work/configure.log" >&2
     return 1

@@ -77,15 +77,9 @@ Driver start_driver() {
   return driver;
 }
 
-/// A library that the module is linked to. Loading it by its path satisfies the module's need for
-/// its soname, wherever the file lies.
-struct Needed {
-  LibraryName name;
-  const char* product;
-  const char* package;  // of pip
-};
-
-void* load(const Needed& needed, const std::vector<fs::path>& folders) {
+/// Loading a library by its path satisfies the module's need for its soname, wherever the file
+/// lies.
+void* load(const NeededLibrary& needed, const std::vector<fs::path>& folders) {
   const std::optional<FoundLibrary> found = find_library(needed.name, folders);
   const std::string file = found ? found->path.string() : needed.name.soname;
   void* library = dlopen(file.c_str(), RTLD_LAZY | RTLD_GLOBAL);
@@ -140,9 +134,16 @@ const device::BackendModule& open_module(const fs::path& path) {
 
 }  // namespace
 
+std::vector<NeededLibrary> needed_libraries() {
+  return {{{"libnvrtc.so.13", "nvidia_cuda_nvrtc"}, "NVRTC", "nvidia-cuda-nvrtc"},
+          {{"libcublasLt.so.13", "nvidia_cublas"}, "cuBLASLt", "nvidia-cublas"},
+          {{"libcudnn.so.9", "nvidia_cudnn_cu13"}, "cuDNN 9", "nvidia-cudnn-cu13"},
+          {{"libnccl.so.2", "nvidia_nccl_cu13"}, "NCCL", "nvidia-nccl-cu13"}};
+}
+
 CudaSight look_for_cuda() {
   const Driver driver = start_driver();
-  return {driver.num_devices, driver.why_not};
+  return {driver.num_devices, driver.version, driver.why_not};
 }
 
 std::unique_ptr<device::BackendMaker> load_cuda() {
@@ -157,14 +158,13 @@ std::unique_ptr<device::BackendMaker> load_cuda() {
   }
   const fs::path module = find_module();
   const std::vector<fs::path> folders = library_folders(environment_of_process());
-  load({{"libnvrtc.so.13", "nvidia_cuda_nvrtc"}, "NVRTC", "nvidia-cuda-nvrtc"}, folders);
-  load({{"libcublasLt.so.13", "nvidia_cublas"}, "cuBLASLt", "nvidia-cublas"}, folders);
-  check_cudnn(
-      load({{"libcudnn.so.9", "nvidia_cudnn_cu13"}, "cuDNN 9", "nvidia-cudnn-cu13"}, folders));
-  const LibraryName nccl{"libnccl.so.2", "nvidia_nccl_cu13"};
-  const std::optional<FoundLibrary> found = find_library(nccl, folders);
+  const std::vector<NeededLibrary> needed = needed_libraries();
+  load(needed[0], folders);
+  load(needed[1], folders);
+  check_cudnn(load(needed[2], folders));
+  const std::optional<FoundLibrary> nccl = find_library(needed[3].name, folders);
   device::ModuleLibraries libraries;
-  libraries.collectives = found ? found->path.string() : nccl.soname;
+  libraries.collectives = nccl ? nccl->path.string() : needed[3].name.soname;
   return std::unique_ptr<device::BackendMaker>(open_module(module).make(libraries));
 }
 

@@ -3,7 +3,9 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "accel/library_search.h"
 #include "device/backend_module.h"
 
 namespace trireme::accel {
@@ -11,11 +13,21 @@ namespace trireme::accel {
 /// What the driver says; no context is made.
 struct CudaSight {
   int num_devices = 0;
+  int driver_version = 0;  // of CUDA: 13000 is 13.0
   std::string
       why_not;  // no device: a clause such as "no NVIDIA driver (libcuda.so.1) is installed"
 };
 /// Starts the driver in this process: not before a fork without exec.
 CudaSight look_for_cuda();
+
+/// A library that the module is linked to, or (NCCL) opens.
+struct NeededLibrary {
+  LibraryName name;
+  std::string product;
+  std::string package;  // of pip
+};
+/// NVRTC, cuBLASLt, cuDNN and NCCL, in the order of loading.
+std::vector<NeededLibrary> needed_libraries();
 
 /// Finds the CUDA libraries, loads them by their paths, then the module `libtrireme_cuda.so` beside
 /// the running program, in ../lib, or in a folder above it. Call it before any other use of CUDA

@@ -8,6 +8,7 @@
 #include "checkpoint/hf_export.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/report.h"
+#include "model/hub_cache.h"
 
 namespace trireme::app {
 
@@ -19,7 +20,7 @@ constexpr std::string_view kUsage =
     "       trireme checkpoint export CHECKPOINT MODEL_DIR TO [f32|bf16|f16]\n\n"
     "list shows the checkpoints of a run in the order in which a resume tries them; verify reads\n"
     "every file again and compares its hash; export writes the fp32 masters of a checkpoint as a\n"
-    "Hugging Face folder, with the config and tokenizer files of MODEL_DIR.\n";
+    "Hugging Face folder, with the config and tokenizer files of MODEL_DIR (or a hub id).\n";
 
 int show(const checkpoint::Report& report) {
   std::fputs(report.text.c_str(), stdout);
@@ -34,7 +35,8 @@ int export_to_folder(Arguments args) {
   }
   checkpoint::SingleRank alone;
   const auto folder = checkpoint::open_named(args[1], "checkpoint", alone);
-  checkpoint::export_checkpoint(folder, args[2], args[3], *dtype);
+  const auto model = model::find_model_folder("MODEL_DIR", args[2]);
+  checkpoint::export_checkpoint(folder, model, args[3], *dtype);
   std::fputs(fmt::format("Exported {} to {}\n", folder.string(), args[3]).c_str(), stdout);
   return 0;
 }

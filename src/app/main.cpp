@@ -3,18 +3,20 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "app/verbs.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "checkpoint/coordinator.h"
+#include "launch/error_file.h"
 #include "launch/process.h"
+#include "launch/ranks.h"
 #include "train/run.h"
 
 namespace {
@@ -26,7 +28,7 @@ struct Verb {
   int (*run)(app::Arguments);
   std::string_view help;
 };
-constexpr std::array<Verb, 6> kVerbs = {{
+constexpr std::array<Verb, 7> kVerbs = {{
     {"train", app::train_verb, "train a model: one rank, or all of them under a launcher"},
     {"launch", app::launch_verb,
      "start the local ranks of a run: launch --nproc_per_node N -- train ..."},
@@ -34,6 +36,7 @@ constexpr std::array<Verb, 6> kVerbs = {{
     {"tokenize", app::tokenize_verb, "print the token ids of a JSONL file"},
     {"checkpoint", app::checkpoint_verb, "list, verify or export checkpoints"},
     {"selftest", app::selftest_verb, "compare random layouts with the single process"},
+    {"doctor", app::doctor_verb, "what this machine has for training, and what is missing"},
 }};
 
 void print_usage(std::FILE* out) {
@@ -45,16 +48,29 @@ void print_usage(std::FILE* out) {
 }
 
 int say(const std::exception& error, int code) {
+  launch::write_error_file(launch::process_environment(), error.what());
   std::fputs(fmt::format("trireme: {}\n", error.what()).c_str(), stderr);
   return code;
+}
+
+/// Whether a launcher started this process as another rank than 0.
+bool is_other_rank() {
+  try {
+    return launch::discover_ranks(launch::process_environment()).rank != 0;
+  } catch (const ConfigError&) {
+    return false;  // nobody knows: all say it
+  }
 }
 
 /// For an error that every rank meets: rank 0 says it, and its launcher ends the others meanwhile.
 int say_once(const std::exception& error, int code) {
   constexpr auto kTimeOfRank0 = std::chrono::seconds(2);
-  const char* const rank = std::getenv("RANK");
-  if (rank != nullptr && std::string_view(rank) != "0") std::this_thread::sleep_for(kTimeOfRank0);
+  if (is_other_rank()) std::this_thread::sleep_for(kTimeOfRank0);
   return say(error, code);
+}
+
+bool is_local_rank(std::string_view word) {
+  return word.starts_with("--local_rank=") || word.starts_with("--local-rank=");
 }
 
 int run(std::string_view name, app::Arguments args) {
@@ -70,11 +86,15 @@ int run(std::string_view name, app::Arguments args) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 2) {
+  std::vector<std::string> args(argv + 1, argv + argc);
+  // deepspeed's launcher puts --local_rank=N first; `train` knows it.
+  if (args.size() > 1 && is_local_rank(args[0])) std::swap(args[0], args[1]);
+  if (args.empty()) {
     print_usage(stderr);
     return 2;
   }
-  const std::string_view verb = argv[1];
+  const std::string verb = args.front();
+  args.erase(args.begin());
   if (verb == "--help" || verb == "-h" || verb == "help") {
     print_usage(stdout);
     return 0;
@@ -83,7 +103,6 @@ int main(int argc, char** argv) {
               SIG_IGN);  // a file that grows too large is an error with a name, as disks are
   try {
     launch::restart_with_passive_waits(argv);
-    const std::vector<std::string> args(argv + 2, argv + argc);
     return run(verb, args);
   } catch (const ConfigError& error) {
     return say_once(error, 2);

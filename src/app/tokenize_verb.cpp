@@ -1,10 +1,12 @@
 #include <algorithm>
+#include <filesystem>
 #include <iostream>
 
 #include "app/verbs.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "data/tokenize_file.h"
+#include "model/hub_cache.h"
 
 namespace trireme::app {
 
@@ -13,7 +15,7 @@ constexpr std::string_view kUsage =
     "usage: trireme tokenize --tokenizer DIR [--no_special_tokens] FILE.jsonl\n\n"
     "Prints one {\"input_ids\": [...]} a line for the {\"text\"} rows of FILE, with the ids that "
     "the\n"
-    "tokenizer.json in DIR gives.\n";
+    "tokenizer.json in DIR, or in the cached model of that hub id, gives.\n";
 }  // namespace
 
 int tokenize_verb(Arguments args) {
@@ -42,6 +44,9 @@ int tokenize_verb(Arguments args) {
   }
   if (options.tokenizer_folder.empty() || options.path.empty()) {
     throw ConfigError("tokenize needs --tokenizer DIR and a JSONL file");
+  }
+  if (!std::filesystem::is_directory(options.tokenizer_folder)) {
+    options.tokenizer_folder = model::find_model_folder("tokenizer", options.tokenizer_folder);
   }
   return data::tokenize_file(options, std::cout);
 }

@@ -1,7 +1,9 @@
+#include <algorithm>
 #include <cstdio>
 
 #include "app/job.h"
 #include "app/verbs.h"
+#include "checkpoint/folders.h"
 #include "config/parse.h"
 #include "config/print.h"
 #include "launch/ranks.h"
@@ -9,6 +11,21 @@
 #include "train/run_files.h"
 
 namespace trireme::app {
+
+namespace {
+
+/// A job that its launcher starts again goes on where it was, as if told to.
+void resume_after_restart(config::ParseResult& parsed) {
+  std::string& resume = parsed.config.resume_from_checkpoint;
+  const auto folders = checkpoint::list_folders(parsed.config.output_dir);
+  const bool can = std::ranges::any_of(folders, [](const auto& each) { return each.has_manifest; });
+  if (!resume.empty() || !can) return;
+  resume = "true";
+  parsed.notices.push_back(
+      "resume_from_checkpoint is true: the launcher has started this job again");
+}
+
+}  // namespace
 
 int train_verb(Arguments args) {
   config::ParseSettings settings;
@@ -18,7 +35,8 @@ int train_verb(Arguments args) {
     std::fputs(config::help_text().c_str(), stdout);
     return 0;
   }
-  const launch::Ranks ranks = launch::discover_ranks(launch::process_environment());
+  const launch::Ranks ranks = launch::discover_ranks(settings.environment);
+  if (launch::restart_count(settings.environment) > 0) resume_after_restart(parsed);
   train::check_output_dir(parsed.config.output_dir);
   const model::ModelGraph model = train::resolve_model(parsed, ranks.world_size);
   Machine machine = open_machine(parsed.config);

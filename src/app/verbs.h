@@ -15,5 +15,6 @@ int plan_verb(Arguments args);
 int tokenize_verb(Arguments args);
 int checkpoint_verb(Arguments args);
 int selftest_verb(Arguments args);
+int doctor_verb(Arguments args);
 
 }  // namespace trireme::app

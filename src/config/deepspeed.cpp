@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <set>
 
 #include "config/scheduler_kwargs.h"
@@ -29,6 +30,9 @@ class DeepspeedReader final : public SchemaReader {
     } else if (path == "tensor_parallel.autotp_size") {
       const Json size = coerce_json({.kind = Kind::integer}, value);
       if (size != 0) set("tensor_parallel_size", size, path);
+    } else if (path.starts_with("tensorboard.") || path.starts_with("csv_monitor.")) {
+      const Kind kind = path.ends_with(".enabled") ? Kind::boolean : Kind::text;
+      monitors_[path] = coerce_json({.kind = kind}, value);
     } else if (path.starts_with(kSchedulerParams)) {
       const std::string name = path.substr(kSchedulerParams.size());
       parse_scheduler_kwargs({{name, value}});
@@ -92,11 +96,22 @@ class DeepspeedReader final : public SchemaReader {
 
   void finish() override {
     if (!kwargs_.empty()) set("lr_scheduler_kwargs", kwargs_, "scheduler.params");
+    set_monitor("tensorboard", "monitor_tensorboard_dir");
+    set_monitor("csv_monitor", "monitor_csv_dir");
+  }
+
+  /// DeepSpeed writes to output_path/job_name.
+  void set_monitor(const std::string& section, std::string_view option) {
+    if (monitors_.value(section + ".enabled", false) == false) return;
+    const std::string path = monitors_.value(section + ".output_path", "");
+    const std::string job = monitors_.value(section + ".job_name", "DeepSpeedJobName");
+    set(option, (std::filesystem::path(path) / job).string(), section);
   }
 
   static constexpr int64_t kDefaultWarmup = 1000;
   Json kwargs_ = Json::object();
   std::set<std::string> off_;  // sections
+  Json monitors_ = Json::object();  // path -> value
 };
 
 }  // namespace

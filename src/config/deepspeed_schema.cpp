@@ -230,12 +230,14 @@ void add_watching(Schema& schema) {
   schema.refuse(
       "dataloader_drop_last", kBool, {false},
       "not supported yet; every sample is dealt, and short ranks run empty micro-batches");
-  schema.ignore("tensorboard.enabled", kBool, kObserved, {false});
-  schema.ignore("tensorboard.output_path", kText, kObserved);
-  schema.ignore("tensorboard.job_name", kText, kObserved);
-  schema.ignore("csv_monitor.enabled", kBool, kObserved, {false});
-  schema.ignore("csv_monitor.output_path", kText, kObserved);
-  schema.ignore("csv_monitor.job_name", kText, kObserved);
+  for (const std::string_view path :
+       {"tensorboard.enabled", "tensorboard.output_path", "tensorboard.job_name"}) {
+    schema.honour_in_code(path, kText, "`--monitor_tensorboard_dir` output_path/job_name");
+  }
+  for (const std::string_view path :
+       {"csv_monitor.enabled", "csv_monitor.output_path", "csv_monitor.job_name"}) {
+    schema.honour_in_code(path, kText, "`--monitor_csv_dir` output_path/job_name");
+  }
   schema.ignore("wandb.enabled", kBool, kObserved, {false});
   schema.ignore("wandb.group", kText, kObserved);
   schema.ignore("wandb.team", kText, kObserved);

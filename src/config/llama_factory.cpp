@@ -90,7 +90,8 @@ void add_model(Schema& schema) {
   schema.refuse_all(
       kText, {""},
       {"add_tokens", "add_special_tokens", "new_special_tokens_config", "rope_scaling"});
-  schema.refuse("model_revision", kText, {"main"}, "not supported; name the model folder");
+  schema.refuse("model_revision", kText, {"main"},
+                "not supported; write model_name_or_path as ID@REVISION");
   schema.ignore("upcast_layernorm", kBool, "norms are always computed in fp32");
   schema.ignore_all(
       kKernels, {"flash_attn", "use_unsloth", "use_unsloth_gc", "enable_liger_kernel",

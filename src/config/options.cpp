@@ -54,7 +54,8 @@ constexpr double kMaxRanks = 1 << 20;
 void append_model_and_data(Rows& rows) {
   const auto model = OptionGroup::model;
   rows.push_back(
-      path("model_name_or_path", model, &RunConfig::model_name_or_path, "Hugging Face model folder")
+      path("model_name_or_path", model, &RunConfig::model_name_or_path,
+           "Hugging Face model folder, or the hub id (with @REVISION) of a model in its cache")
           .also({"base_model"}));
   rows.push_back(field("init_from_config", model, &RunConfig::init_from_config,
                        "start from random weights; only config.json is read"));
@@ -385,10 +386,16 @@ void append_output(Rows& rows) {
                      .also({"evaluation_strategy"}));
   rows.push_back(steps("eval_steps", group, &RunConfig::eval_steps,
                        "updates between evaluations, or their share of all; 0: logging_steps"));
+}
+
+void append_watching(Rows& rows) {
+  const auto group = OptionGroup::output;
   rows.push_back(field("report_to", group, &RunConfig::report_to,
-                       "jsonl: metrics.jsonl, which is always written")
+                       "tensorboard: events with Hugging Face's tags; jsonl: metrics.jsonl, which "
+                       "is always written; all: both")
                      .words({{"none", "", ""},
                              {"jsonl", "", ""},
+                             {"tensorboard", "", ""},
                              {"all", "", ""},
                              {"azure_ml", "", ""},
                              {"clearml", "", ""},
@@ -400,9 +407,19 @@ void append_output(Rows& rows) {
                              {"mlflow", "", ""},
                              {"neptune", "", ""},
                              {"swanlab", "", ""},
-                             {"tensorboard", "", ""},
                              {"trackio", "", ""},
                              {"wandb", "", ""}}));
+  rows.push_back(path("logging_dir", group, &RunConfig::logging_dir,
+                      "folder of TensorBoard's events; none: TENSORBOARD_LOGGING_DIR, else "
+                      "runs/DATE_HOST in output_dir")
+                     .unset_as("none"));
+  rows.push_back(path("monitor_tensorboard_dir", group, &RunConfig::monitor_tensorboard_dir,
+                      "folder of events as DeepSpeed's tensorboard section asks for: "
+                      "Train/Samples/train_loss and lr of every update, over the samples seen")
+                     .unset_as("none"));
+  rows.push_back(path("monitor_csv_dir", group, &RunConfig::monitor_csv_dir,
+                      "folder of tables as DeepSpeed's csv_monitor section asks for")
+                     .unset_as("none"));
   rows.push_back(field("disable_tqdm", group, &RunConfig::disable_tqdm,
                        "plain lines instead of a progress line on a terminal"));
 }
@@ -425,6 +442,7 @@ std::vector<Option> train_options() {
   append_optimizer(rows);
   append_layout(rows);
   append_output(rows);
+  append_watching(rows);
   append_proof(rows);
   build::append_other_names(rows);
   return rows;

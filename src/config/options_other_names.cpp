@@ -152,7 +152,6 @@ void append_output(Rows& rows) {
   rows.push_back(meaningless("logging_first_step", group, kBool, kMetrics));
   rows.push_back(meaningless("logging_nan_inf_filter", group, kBool,
                              "a loss that is not finite is shown as it is"));
-  rows.push_back(meaningless("logging_dir", group, kText, "metrics.jsonl lies in output_dir"));
   rows.push_back(meaningless("run_name", group, kText, "no tracker is fed"));
   rows.push_back(meaningless("include_num_input_tokens_seen", group, kText,
                              "trained_tokens is always in metrics.jsonl")

@@ -86,14 +86,21 @@ void settle_recompute(Assembly& assembly) {
 }
 
 void settle_report_to(ParseResult& result) {
-  std::vector<std::string> kept;
+  std::set<std::string> kept;
   for (const std::string& name : result.config.report_to) {
-    if (name == "jsonl") kept = {name};
-    if (name == "jsonl" || name == "none") continue;
-    result.notices.push_back(fmt::format(
-        "report_to {} has no effect: not supported yet; metrics.jsonl has every update", name));
+    if (name == "jsonl" || name == "tensorboard") {
+      kept.insert(name);
+    } else if (name == "all") {
+      kept.insert({"jsonl", "tensorboard"});
+    } else if (name != "none") {
+      result.notices.push_back(fmt::format(
+          "report_to {} has no effect: not supported yet; metrics.jsonl has every update", name));
+    }
   }
-  result.config.report_to = std::move(kept);
+  result.config.report_to = {kept.begin(), kept.end()};
+  if (!result.config.logging_dir.empty() && !kept.contains("tensorboard")) {
+    result.notices.push_back("logging_dir has no effect: report_to does not name tensorboard");
+  }
 }
 
 }  // namespace

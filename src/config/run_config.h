@@ -156,9 +156,12 @@ struct RunConfig {
   std::string resume_from_checkpoint;  // empty, "true" (the last one), or a folder
   double logging_steps = 500;
   Strategy eval_strategy = Strategy::no;
-  double eval_steps = 0;               // 0: logging_steps (filled by resolve)
-  std::vector<std::string> report_to;  // empty or "jsonl", which is always on
-  bool disable_tqdm = false;           // plain lines also on a terminal
+  double eval_steps = 0;                // 0: logging_steps (filled by resolve)
+  std::vector<std::string> report_to;   // "tensorboard", and "jsonl", which is always on
+  std::string logging_dir;              // of TensorBoard's events; empty: runs/... in output_dir
+  std::string monitor_tensorboard_dir;  // DeepSpeed's monitors; empty: none
+  std::string monitor_csv_dir;
+  bool disable_tqdm = false;  // plain lines also on a terminal
 
   // proof and debugging
   bool debug_poison = false;        // released memory is filled with NaN

@@ -53,8 +53,10 @@ class World {
  private:
   void join_launched(const Environment& environment);
   void join_foreign(const Environment& environment);
+  store::Endpoint host_store(const store::Endpoint& endpoint, const store::JobIdentity& identity);
   std::unique_ptr<store::Client> connect_with_file(store::ClientOptions options,
                                                    const std::string& path);
+  void meet(std::unique_ptr<store::Client> client);
 
   const Ranks ranks_;
   const WorldSettings settings_;
@@ -65,9 +67,11 @@ class World {
 };
 
 /// Meets the other ranks in the launcher's store (TRIREME_STORE), else in one that rank 0 hosts on
-/// MASTER_ADDR:MASTER_PORT; a single process has a store of its own. A backend's communicator then
-/// finds its peers through it. Throws CommError when the store cannot be reached, ConfigError for a
-/// port in use or an unusable token file.
+/// the master's port, or on a free one where that is not known or the launcher's own; a single
+/// process has a store of its own. The token and such a port are told by a file (meeting.h), unless
+/// TRIREME_TOKEN_FILE names one with a token; the port next to the launcher's is then taken. A
+/// backend's communicator then finds its peers through the store. Throws CommError when it cannot
+/// be reached, ConfigError for a port in use or an unusable token file.
 std::unique_ptr<World> connect_world(const Ranks& ranks, const WorldSettings& settings,
                                      const Environment& environment = process_environment());
 

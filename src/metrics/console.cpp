@@ -83,12 +83,7 @@ void Console::begin(const RunFacts& facts) {
 
 void Console::step(const StepRecord& record) {
   last_ = record;
-  if (!record.skipped) {
-    window_.loss_sum += record.loss * static_cast<double>(record.trained_tokens);
-    window_.trained_tokens += record.trained_tokens;
-  }
-  window_.input_tokens += record.input_tokens;
-  window_.seconds += record.step_seconds;
+  window_.add(record);
 
   if (record.skipped) {
     print(fmt::format(
@@ -109,16 +104,12 @@ void Console::step(const StepRecord& record) {
 }
 
 void Console::log_line(const StepRecord& record) {
-  const double loss = window_.trained_tokens > 0
-                          ? window_.loss_sum / static_cast<double>(window_.trained_tokens)
-                          : std::numeric_limits<double>::quiet_NaN();
-  const double speed =
-      window_.seconds > 0 ? static_cast<double>(window_.input_tokens) / window_.seconds : 0;
-  print(fmt::format(
-      "{{'loss': {}, 'grad_norm': {}, 'learning_rate': {}, 'epoch': {}, 'step': {}, "
-      "'tokens_per_second': {}, 'time_left': '{}'}}\n",
-      rounded(loss, 4), significant(record.grad_norm, 6), significant(record.learning_rate, 6),
-      rounded(record.epoch, 4), record.step, rounded(speed, 1), duration(seconds_left())));
+  print(
+      fmt::format("{{'loss': {}, 'grad_norm': {}, 'learning_rate': {}, 'epoch': {}, 'step': {}, "
+                  "'tokens_per_second': {}, 'time_left': '{}'}}\n",
+                  rounded(window_.loss(), 4), significant(record.grad_norm, 6),
+                  significant(record.learning_rate, 6), rounded(record.epoch, 4), record.step,
+                  rounded(window_.tokens_per_second(), 1), duration(seconds_left())));
   window_ = {};
 }
 

@@ -14,6 +14,7 @@
 #include <string>
 #include <string_view>
 
+#include "metrics/log_window.h"
 #include "metrics/record.h"
 
 namespace trireme::metrics {
@@ -47,13 +48,6 @@ class Console : public Sink {
   void print(std::string_view text);
 
  private:
-  struct Window {  // since the last line
-    double loss_sum = 0;
-    int64_t trained_tokens = 0;
-    int64_t input_tokens = 0;
-    double seconds = 0;
-  };
-
   void log_line(const StepRecord& record);
   void draw_bar();
   void erase_bar();
@@ -68,7 +62,7 @@ class Console : public Sink {
   double last_drawn_ = 0;
   double last_printed_ = 0;
   StepRecord last_;
-  Window window_;
+  LogWindow window_;          // since the last line
   size_t shown_columns_ = 0;  // of the progress line now on the terminal
 };
 

@@ -1,10 +1,7 @@
 #include "metrics/metrics_file.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <charconv>
 #include <cstdlib>
 #include <limits>
@@ -35,15 +32,6 @@ std::optional<int64_t> integer_of(std::string_view line, std::string_view key) {
   if (code != std::errc() || end == text.data() + text.size()) return std::nullopt;
   if (*end != ',' && *end != '}') return std::nullopt;
   return value;
-}
-
-void write_all(int fd, std::string_view text, const fs::path& path) {
-  while (!text.empty()) {
-    const ssize_t written = ::write(fd, text.data(), text.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) throw_errno("write", path.string());
-    text.remove_prefix(static_cast<size_t>(written));
-  }
 }
 
 }  // namespace
@@ -80,17 +68,14 @@ History cut_back(const fs::path& path, int64_t step) {
   return history;
 }
 
-MetricsFile::MetricsFile(fs::path path, int64_t resumed_step) : path_(std::move(path)) {
+MetricsFile::MetricsFile(const fs::path& path, int64_t resumed_step) {
   if (resumed_step > 0) {
-    history_ = cut_back(path_, resumed_step);
-  } else if (fs::exists(path_)) {
-    rename_path(path_, path_.string() + ".old");
+    history_ = cut_back(path, resumed_step);
+  } else if (fs::exists(path)) {
+    rename_path(path, path.string() + ".old");
   }
-  fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (fd_ < 0) throw_errno("open", path_.string());
+  file_ = AppendedFile(path);
 }
-
-MetricsFile::~MetricsFile() { ::close(fd_); }
 
 void MetricsFile::step(const StepRecord& record) {
   write_line(fmt::format(
@@ -115,12 +100,10 @@ void MetricsFile::evaluation(const EvalRecord& record) {
                   json_number(record.seconds), rate(record.samples), rate(record.batches)));
 }
 
-void MetricsFile::sync() {
-  if (::fdatasync(fd_) != 0) throw_errno("fdatasync", path_.string());
-}
+void MetricsFile::sync() { file_.sync(); }
 
 void MetricsFile::finish(const Summary&) { sync(); }
 
-void MetricsFile::write_line(std::string_view line) { write_all(fd_, line, path_); }
+void MetricsFile::write_line(std::string_view line) { file_.append(line); }
 
 }  // namespace trireme::metrics

@@ -13,6 +13,7 @@
 #include <string>
 #include <string_view>
 
+#include "metrics/appended_file.h"
 #include "metrics/record.h"
 
 namespace trireme::metrics {
@@ -29,15 +30,12 @@ struct History {
 /// Throws DataError `path:line: ...` on a line that is not ours, DeviceError when writing fails.
 History cut_back(const std::filesystem::path& path, int64_t step);
 
-/// Each line goes out in one write, so a reader never sees half of one. Errors: DeviceError.
+/// Errors: DeviceError.
 class MetricsFile : public Sink {
  public:
   /// Opens `path` for the steps after `resumed_step`: cut back to it, or, when that is 0, as a new
   /// file; an earlier run's is then kept beside it with ".old" after its name.
-  MetricsFile(std::filesystem::path path, int64_t resumed_step);
-  ~MetricsFile() override;
-  MetricsFile(const MetricsFile&) = delete;
-  MetricsFile& operator=(const MetricsFile&) = delete;
+  MetricsFile(const std::filesystem::path& path, int64_t resumed_step);
 
   const History& history() const { return history_; }
 
@@ -50,9 +48,8 @@ class MetricsFile : public Sink {
  private:
   void write_line(std::string_view line);
 
-  std::filesystem::path path_;
   History history_;
-  int fd_ = -1;
+  AppendedFile file_;
 };
 
 }  // namespace trireme::metrics

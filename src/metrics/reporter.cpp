@@ -3,15 +3,18 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <limits>
 #include <string_view>
 #include <utility>
 
-#include "base/error.h"
 #include "base/file.h"
+#include "config/print.h"
 #include "metrics/console.h"
+#include "metrics/deepspeed_monitor.h"
+#include "metrics/event_file.h"
 
 namespace trireme::metrics {
 
@@ -33,9 +36,6 @@ bool terminal_speaks_utf8() {
 }  // namespace
 
 Reporter::Reporter(const config::RunConfig& config, const ReporterOptions& options) {
-  for (const std::string& name : config.report_to) {
-    check(name == "none" || name == "jsonl", "report_to '{}' passed the config", name);
-  }
   if (options.rank != 0) return;
 
   const std::filesystem::path folder = config.output_dir;
@@ -52,6 +52,17 @@ Reporter::Reporter(const config::RunConfig& config, const ReporterOptions& optio
                     totals_.last_step + 1, options.resumed_step));
   }
   sinks_.push_back(std::move(file));
+  if (std::ranges::count(config.report_to, "tensorboard") > 0) {
+    sinks_.push_back(std::make_unique<EventLog>(
+        EventLogOptions{.folder = events_folder(folder, config.logging_dir, options.resumed_step),
+                        .logging_steps = options.logging_steps,
+                        .resumed_step = options.resumed_step,
+                        .arguments = config::to_json(config)}));
+  }
+  const MonitorFolders monitors{config.monitor_tensorboard_dir, config.monitor_csv_dir};
+  if (!monitors.tensorboard.empty() || !monitors.csv.empty()) {
+    sinks_.push_back(std::make_unique<DeepspeedMonitor>(monitors));
+  }
   sinks_.push_back(std::move(console));
 }
 

@@ -21,8 +21,8 @@ struct ReporterOptions {
 /// Errors: DeviceError naming the file (a full disk ends the run; it is not quietly unwatched).
 class Reporter {
  public:
-  /// The console and output_dir/metrics.jsonl, which `report_to` adds to (config.report_to knows
-  /// "none" and "jsonl" today, and refuses every other name). Creates output_dir.
+  /// The console, output_dir/metrics.jsonl, and what `report_to` and the monitor folders name.
+  /// Creates output_dir.
   Reporter(const config::RunConfig& config, const ReporterOptions& options);
   /// With sinks of the caller's own; `history` = what steps before this process came to.
   explicit Reporter(std::vector<std::unique_ptr<Sink>> sinks, History history = {});

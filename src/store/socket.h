@@ -35,6 +35,7 @@ class Fd {
 struct Endpoint {
   std::string host;
   int port = 0;
+  bool operator==(const Endpoint&) const = default;
 };
 
 /// "host:port" of an IPv4 address or name, or "[host]:port". Throws ConfigError naming `field`.

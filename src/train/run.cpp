@@ -15,6 +15,7 @@
 #include "config/schedule.h"
 #include "metrics/reporter.h"
 #include "metrics/text.h"
+#include "model/hub_cache.h"
 #include "train/run_files.h"
 #include "train/run_identity.h"
 #include "train/session.h"
@@ -363,14 +364,10 @@ class Run {
 
 model::ModelGraph resolve_model(config::ParseResult& parsed, int64_t world_size,
                                 int64_t host_ranks) {
-  const std::filesystem::path folder = parsed.config.model_name_or_path;
-  std::error_code ignored;
-  if (!std::filesystem::exists(folder / "config.json", ignored)) {
-    throw ConfigError("model_name_or_path", folder.string(),
-                      std::filesystem::is_directory(folder, ignored)
-                          ? "this folder has no config.json; give a Hugging Face model folder"
-                          : "there is no such folder; give a Hugging Face model folder");
-  }
+  std::string& name = parsed.config.model_name_or_path;
+  const std::string folder = model::find_model_folder("model_name_or_path", name);
+  if (folder != name) parsed.notices.push_back(fmt::format("{} is {}", name, folder));
+  name = folder;
   const model::ModelConfig config = model::read_model_config(folder);
   config::resolve(parsed, {config.hidden_size, config.max_position_embeddings}, world_size,
                   host_ranks);

@@ -13,8 +13,8 @@
 
 namespace trireme::train {
 
-/// The model that a configuration names; resolves what depends on it and on the number of ranks
-/// (`host_ranks`: those of one host; 0: all).
+/// The model that a configuration names; its folder takes the place of a hub id there. Resolves what
+/// depends on it and on the number of ranks (`host_ranks`: those of one host; 0: all).
 model::ModelGraph resolve_model(config::ParseResult& parsed, int64_t world_size,
                                 int64_t host_ranks = 0);
 

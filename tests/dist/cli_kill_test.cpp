@@ -6,7 +6,6 @@
 #include <signal.h>
 
 #include <cstdlib>
-#include <fstream>
 #include <random>
 #include <thread>
 
@@ -34,33 +33,6 @@ std::vector<Layout> layouts() {
            {{"tensor_parallel_size", "2"},
             {"pipeline_parallel_size", "2"},
             {"pipeline_schedule", "zero_bubble"}}}};
-}
-
-/// A port that nobody takes by chance: below those that connections get by themselves.
-int quiet_port() {
-  for (int port = 21000 + getpid() % 9000;; ++port) {
-    try {
-      store::listen_on({"127.0.0.1", port}, 1);
-      return port;
-    } catch (const std::exception&) {
-      continue;
-    }
-  }
-}
-
-std::vector<int> children_of(int parent) {
-  std::vector<int> found;
-  for (const auto& entry : fs::directory_iterator("/proc")) {
-    std::ifstream stream(entry.path() / "stat");
-    std::string line;
-    if (!std::getline(stream, line)) continue;
-    int parent_of_it = 0;
-    const std::string rest = line.substr(line.rfind(')') + 1);
-    if (std::sscanf(rest.c_str(), " %*c %d", &parent_of_it) == 1 && parent_of_it == parent) {
-      found.push_back(std::stoi(entry.path().filename()));
-    }
-  }
-  return found;
 }
 
 class Killer {

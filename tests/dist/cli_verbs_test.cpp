@@ -20,7 +20,8 @@ class Verbs : public testing::Test {
 TEST_F(Verbs, HelpIsThereForEach) {
   const Outcome all = work_.run({"--help"});
   EXPECT_EQ(all.code, 0);
-  for (const std::string verb : {"train", "launch", "plan", "tokenize", "checkpoint", "selftest"}) {
+  for (const std::string verb :
+       {"train", "launch", "plan", "tokenize", "checkpoint", "selftest", "doctor"}) {
     EXPECT_TRUE(has(all.out, "\n  " + verb + " ")) << all.out;
     const Outcome outcome = work_.run({verb, "--help"});
     EXPECT_EQ(outcome.code, 0) << outcome.text();
@@ -52,6 +53,30 @@ TEST_F(Verbs, TokenizePrintsOneLineARow) {
   EXPECT_EQ(outcome.out,
             "{\"input_ids\": [256, 33]}\n{\"input_ids\": []}\n{\"input_ids\": [98, 97]}\n");
   EXPECT_EQ(outcome.err, "");
+}
+
+TEST_F(Verbs, DoctorSaysWhatARunWouldMiss) {
+  const Words cpu{"doctor", "--device", "cpu"};
+  const auto doctor = [&](const Words& more) {
+    Words words = cpu;
+    words.insert(words.end(), more.begin(), more.end());
+    return work_.run(words);
+  };
+  const Outcome good = doctor({"--output_dir", work_ / "out"});
+  EXPECT_EQ(good.code, 0) << good.text();
+  EXPECT_TRUE(has(good.out, "\nok    loopback ")) << good.out;
+  EXPECT_FALSE(std::filesystem::exists(work_ / "out"));
+  const Outcome folder = doctor({"--output_dir", work_ / "data.jsonl/out"});
+  EXPECT_EQ(folder.code, 1) << folder.text();
+  EXPECT_TRUE(has(folder.out, "\nBAD   output folder ")) << folder.out;
+  const store::Fd taken = store::listen_on({"127.0.0.1", 0}, 1);
+  const int port = store::bound_port(taken);
+  const Outcome busy = doctor({fmt::format("--master-port={}", port)});
+  EXPECT_EQ(busy.code, 1) << busy.text();
+  EXPECT_TRUE(has(busy.out, fmt::format("\nBAD   port {}", port))) << busy.out;
+  const Outcome unknown = doctor({"--outptu_dir", "x"});
+  EXPECT_EQ(unknown.code, 2);
+  EXPECT_TRUE(has(unknown.err, "doctor does not know '--outptu_dir'")) << unknown.err;
 }
 
 // Plans -------------------------------------------------------------------------------------

@@ -73,6 +73,18 @@ Look silences(const std::string& text, const Flags& base = {}) {
   };
 }
 
+/// `file`, below the folder that runs work in, is there only with the option.
+Look writes(const std::string& file, const Flags& base = {}) {
+  return [file, base](Laboratory& laboratory, const Effect& effect) {
+    const fs::path path = laboratory.work() / file;
+    fs::remove_all(path);
+    trained(laboratory, with(base, {{"seed", "11"}}));  // not one that ran before
+    EXPECT_FALSE(fs::exists(path)) << path;
+    trained(laboratory, with_it(base, effect));
+    EXPECT_TRUE(fs::exists(path)) << path;
+  };
+}
+
 /// On a terminal there is no line that goes back to its start.
 void see_no_bar(Laboratory& laboratory, const Effect& effect) {
   const auto returns_on_terminal = [&](const Flags& flags) {
@@ -229,7 +241,10 @@ std::vector<Effect> option_effects() {
       {"logging_steps", "2", says("'loss'")},
       {"eval_strategy", "epoch", metrics(kEvaluates)},
       {"eval_steps", "2", metrics(kEvaluates)},
-      {"report_to", "wandb", says("report_to wandb has no effect")},
+      {"report_to", "tensorboard", writes("out/runs")},
+      {"logging_dir", "HERE/events", writes("events", {{"report_to", "tensorboard"}})},
+      {"monitor_tensorboard_dir", "HERE/monitor", writes("monitor")},
+      {"monitor_csv_dir", "HERE/tables", writes("tables/Train_Samples_lr.csv")},
       {"disable_tqdm", "true", see_no_bar},
       {"debug_poison", "true", see_poison},
       {"debug_comm_delay_ms", "30", see_slow_steps},

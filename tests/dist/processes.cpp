@@ -3,9 +3,15 @@
 #include <fcntl.h>
 #include <poll.h>
 
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+
 #include "base/error.h"
 
 namespace trireme::test {
+
+namespace fs = std::filesystem;
 
 using store::Clock;
 using store::Fd;
@@ -107,6 +113,17 @@ std::map<std::string, std::string> rank_environment(int rank, int world_size, in
 
 int free_port() { return store::bound_port(store::listen_on({"127.0.0.1", 0}, 1)); }
 
+int quiet_port(int count) {
+  for (int port = 21000 + getpid() % 9000;; ++port) {
+    try {
+      for (int next = 0; next < count; ++next) store::listen_on({"127.0.0.1", port + next}, 1);
+      return port;
+    } catch (const CommError&) {
+      continue;
+    }
+  }
+}
+
 std::map<int, int> read_pids(Running& running, int size) {
   std::map<int, int> pids;
   for (int rank = 0; rank < size; ++rank) {
@@ -114,6 +131,21 @@ std::map<int, int> read_pids(Running& running, int size) {
     pids[rank] = std::stoi(line.substr(line.rfind(' ') + 1));
   }
   return pids;
+}
+
+std::vector<int> children_of(int parent) {
+  std::vector<int> found;
+  for (const auto& entry : fs::directory_iterator("/proc")) {
+    std::ifstream stream(entry.path() / "stat");
+    std::string line;
+    if (!std::getline(stream, line)) continue;
+    int parent_of_it = 0;
+    const std::string rest = line.substr(line.rfind(')') + 1);
+    if (std::sscanf(rest.c_str(), " %*c %d", &parent_of_it) == 1 && parent_of_it == parent) {
+      found.push_back(std::stoi(entry.path().filename()));
+    }
+  }
+  return found;
 }
 
 }  // namespace trireme::test

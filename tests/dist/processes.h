@@ -47,11 +47,18 @@ class Running {
 /// Readable when the process with that id ends, also when it is not our child.
 store::Fd watch_pid(int pid);
 
+/// Its children, by their ids.
+std::vector<int> children_of(int parent);
+
 /// The variables of one rank started by hand on one host.
 std::map<std::string, std::string> rank_environment(int rank, int world_size, int port);
 
 /// A port that nobody listens on now.
 int free_port();
+
+/// The first of `count` neighbouring ports that nobody takes by chance: below those that
+/// connections get by themselves.
+int quiet_port(int count = 1);
 
 /// N of "rank R pid N" for every rank below `size`.
 std::map<int, int> read_pids(Running& running, int size);

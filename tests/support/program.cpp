@@ -133,8 +133,6 @@ std::unique_ptr<Running> Workplace::start(const Words& words, Variables variable
   return std::make_unique<Running>(program(), words, complete(std::move(variables)));
 }
 
-namespace {
-
 Outcome end_of(Running& running) {
   Outcome outcome;
   outcome.code = running.finish();
@@ -142,6 +140,8 @@ Outcome end_of(Running& running) {
   outcome.err = running.err();
   return outcome;
 }
+
+namespace {
 
 /// Processes with `part` in their command line, this one left out.
 std::vector<int> processes_with(const std::string& part) {
@@ -164,11 +164,15 @@ Outcome Workplace::run(const Words& words, const Variables& variables) const {
   return end_of(*start(words, variables));
 }
 
-Outcome Workplace::run_shell(const std::string& script, const Words& words) const {
+std::unique_ptr<Running> Workplace::start_shell(const std::string& script,
+                                                const Words& words) const {
   Words all{"-c", script, "bash", program()};
   all.insert(all.end(), words.begin(), words.end());
-  Running shell("/bin/bash", all, complete({}));
-  return end_of(shell);
+  return std::make_unique<Running>("/bin/bash", all, complete({}));
+}
+
+Outcome Workplace::run_shell(const std::string& script, const Words& words) const {
+  return end_of(*start_shell(script, words));
 }
 
 void Workplace::expect_nothing_left() const {

@@ -29,6 +29,9 @@ struct Outcome {
   std::string text() const;
 };
 
+/// Waits for the end of what was started.
+Outcome end_of(Running& running);
+
 /// `flags` over `base`.
 Flags with(Flags base, const Flags& flags);
 bool has(const std::string& text, const std::string& part);
@@ -65,6 +68,7 @@ class Workplace {
   std::unique_ptr<Running> start(const Words& words, Variables variables = {}) const;
   Outcome run(const Words& words, const Variables& variables = {}) const;
   /// `script` of bash, in which "$@" is the program and `words`.
+  std::unique_ptr<Running> start_shell(const std::string& script, const Words& words) const;
   Outcome run_shell(const std::string& script, const Words& words) const;
 
   /// Ends of processes that were started here take a moment: waits for them, and fails the test

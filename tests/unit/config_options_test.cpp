@@ -225,13 +225,16 @@ TEST(CommandLine, TheLastOfSeveralCountsButTwoNamesMustAgree) {
 }
 
 TEST(CommandLine, ListsTakeCommasOrSpaces) {
-  for (const Words& words : {Words{"--report_to", "tensorboard,jsonl", "--bf16"},
-                             Words{"--report_to", "tensorboard", "jsonl", "--bf16"}}) {
+  for (const Words& words : {Words{"--report_to", "tensorboard,jsonl,wandb", "--bf16"},
+                             Words{"--report_to", "wandb", "tensorboard", "jsonl", "--bf16"}}) {
     const ParseResult result = parse_words(words);
-    EXPECT_EQ(result.config.report_to, Words{"jsonl"});
+    EXPECT_EQ(result.config.report_to, (Words{"jsonl", "tensorboard"}));
     EXPECT_TRUE(result.config.bf16);
-    EXPECT_TRUE(contains(joined(result.notices), "report_to tensorboard has no effect"));
+    EXPECT_TRUE(contains(joined(result.notices), "report_to wandb has no effect"));
   }
+  EXPECT_EQ(parse_words({"--report_to", "all"}).config.report_to, (Words{"jsonl", "tensorboard"}));
+  EXPECT_TRUE(contains(joined(parse_words({"--logging_dir", "logs"}).notices),
+                       "logging_dir has no effect: report_to does not name tensorboard"));
   EXPECT_TRUE(contains(parse_error({"--report_to", "tensorbord"}), "did you mean 'tensorboard'?"));
   EXPECT_TRUE(parse_words({"--report_to", "none"}).config.report_to.empty());
 }

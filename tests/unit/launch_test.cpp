@@ -4,13 +4,18 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <array>
 #include <map>
+#include <set>
 
 #include "base/error.h"
+#include "launch/meeting.h"
 #include "launch/process.h"
 #include "launch/ranks.h"
+#include "launch/slurm.h"
 #include "launch/worker_output.h"
 #include "launch/world.h"
+#include "support/temp_folder.h"
 
 namespace trireme::launch {
 namespace {
@@ -33,12 +38,15 @@ const Variables kGood = {{"RANK", "3"},
                          {"MASTER_ADDR", "node0"},
                          {"MASTER_PORT", "29500"}};
 
+/// Rank, world size, local rank, local world size.
+using Place = std::array<int, 4>;
+Place place_of(const Ranks& ranks) {
+  return {ranks.rank, ranks.world_size, ranks.local_rank, ranks.local_world_size};
+}
+
 TEST(Ranks, AreReadFromTheEnvironment) {
   const Ranks ranks = discover_ranks(of(kGood));
-  EXPECT_EQ(ranks.rank, 3);
-  EXPECT_EQ(ranks.world_size, 4);
-  EXPECT_EQ(ranks.local_rank, 1);
-  EXPECT_EQ(ranks.local_world_size, 2);
+  EXPECT_EQ(place_of(ranks), (Place{3, 4, 1, 2}));
   EXPECT_EQ(ranks.master_addr, "node0");
   EXPECT_EQ(ranks.master_port, 29500);
   EXPECT_FALSE(ranks.one_host());
@@ -87,6 +95,146 @@ TEST(Ranks, NameWhatIsMissingOrContradicts) {
   EXPECT_EQ(message("MASTER_PORT", "70000").rfind("MASTER_PORT = 70000", 0), 0u);
   // All on one host, yet the local rank is another.
   EXPECT_EQ(message("LOCAL_WORLD_SIZE", "4").rfind("LOCAL_RANK = 1", 0), 0u);
+}
+
+/// What discover_ranks says against `variables` with `changes`.
+std::string refusal(Variables variables, const Variables& changes) {
+  for (const auto& [name, value] : changes) variables[name] = value;
+  const auto message =
+      test::message_of<ConfigError>([&] { discover_ranks(of(std::move(variables))); });
+  return message.empty() ? "accepted" : message;
+}
+
+const Variables kOpenMpi = {{"OMPI_COMM_WORLD_RANK", "3"},
+                            {"OMPI_COMM_WORLD_SIZE", "4"},
+                            {"OMPI_COMM_WORLD_LOCAL_RANK", "3"},
+                            {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"},
+                            {"OMPI_MCA_ess_base_jobid", "680067073"}};
+
+TEST(MpiRanks, OfOneHostNeedNoMaster) {
+  const Ranks ranks = discover_ranks(of(kOpenMpi));
+  EXPECT_EQ(place_of(ranks), (Place{3, 4, 3, 4}));
+  EXPECT_EQ(ranks.master_addr, "127.0.0.1");
+  EXPECT_EQ(ranks.master_port, 0);
+  EXPECT_NE(ranks.job.find("680067073"), std::string::npos);
+}
+
+TEST(MpiRanks, NameWhatIsMissing) {
+  EXPECT_EQ(refusal(kOpenMpi, {{"OMPI_COMM_WORLD_SIZE", ""}}),
+            "OMPI_COMM_WORLD_SIZE = unset: set it, for OMPI_COMM_WORLD_RANK is set");
+  EXPECT_EQ(refusal(kOpenMpi, {{"OMPI_COMM_WORLD_LOCAL_SIZE", ""}}),
+            "OMPI_COMM_WORLD_LOCAL_SIZE = unset: set it, for OMPI_COMM_WORLD_RANK is set");
+  EXPECT_EQ(
+      refusal(kOpenMpi, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}}),
+      "MASTER_ADDR = unset: set it to the host of rank 0, for Open MPI does not say it");
+  const Variables mpich = {
+      {"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}};
+  EXPECT_EQ(refusal(mpich, {}).rfind("MASTER_PORT = unset: set it to a free port, for MPICH", 0),
+            0U);
+  EXPECT_EQ(refusal(mpich, {{"MASTER_PORT", "29500"}}), "accepted");
+  EXPECT_EQ(refusal(mpich, {{"PMI_SIZE", "1"}, {"MASTER_PORT", "29500"}}),
+            "PMI_RANK = 1: must be below PMI_SIZE = 1");
+  const Variables mvapich = {{"MV2_COMM_WORLD_RANK", "1"},
+                             {"MV2_COMM_WORLD_SIZE", "2"},
+                             {"MV2_COMM_WORLD_LOCAL_RANK", "1"},
+                             {"MV2_COMM_WORLD_LOCAL_SIZE", "2"},
+                             {"MASTER_PORT", "29500"}};
+  EXPECT_EQ(discover_ranks(of(mvapich)).rank, 1);
+}
+
+const Variables kSlurm = {{"SLURM_JOB_ID", "100"},
+                          {"SLURM_STEP_ID", "1"},
+                          {"SLURM_PROCID", "4"},
+                          {"SLURM_LOCALID", "0"},
+                          {"SLURM_NODEID", "2"},
+                          {"SLURM_NTASKS", "8"},
+                          {"SLURM_STEP_NUM_TASKS", "5"},
+                          {"SLURM_STEP_TASKS_PER_NODE", "2(x2),1"},
+                          {"SLURM_STEP_NODELIST", "n[07-09]"}};
+
+TEST(SlurmRanks, OfAStepFollowFromItsVariables) {
+  const Ranks ranks = discover_ranks(of(kSlurm));
+  EXPECT_EQ(place_of(ranks), (Place{4, 5, 0, 1}));
+  EXPECT_EQ(ranks.master_addr, "n07");
+  EXPECT_EQ(ranks.master_port, port_of_step(100, 1));
+  Variables given = kSlurm;
+  given["MASTER_ADDR"] = "login";
+  given["MASTER_PORT"] = "29500";
+  EXPECT_EQ(discover_ranks(of(given)).master_addr, "login");
+  EXPECT_EQ(discover_ranks(of(given)).master_port, 29500);
+}
+
+TEST(SlurmRanks, AreNotThoseOfABatchScriptOrAShell) {
+  const std::string sentence = "SLURM_NTASKS = 8: srun did not start this process; ";
+  EXPECT_EQ(refusal(kSlurm, {{"SLURM_STEP_ID", ""}}).rfind(sentence, 0), 0U);
+  EXPECT_EQ(refusal(kSlurm, {{"SLURM_STEP_ID", "4294967290"}}).rfind(sentence, 0), 0U);
+  EXPECT_EQ(refusal(kSlurm, {{"SLURM_PROCID", ""}}).rfind(sentence, 0), 0U);
+  Variables one = kSlurm;
+  one["SLURM_STEP_ID"] = "";
+  one["SLURM_NTASKS"] = "1";
+  EXPECT_EQ(discover_ranks(of(one)).world_size, 1);
+}
+
+TEST(SlurmRanks, NameWhatIsMissingOrMalformed) {
+  EXPECT_EQ(refusal(kSlurm, {{"SLURM_LOCALID", ""}}),
+            "SLURM_LOCALID = unset: set it, for SLURM_STEP_ID is set");
+  EXPECT_EQ(refusal(kSlurm, {{"SLURM_STEP_TASKS_PER_NODE", "2(x2"}}),
+            "SLURM_STEP_TASKS_PER_NODE = 2(x2: srun sets it; do not change it");
+  EXPECT_EQ(refusal(kSlurm, {{"SLURM_STEP_NODELIST", "n[7"}}),
+            "SLURM_STEP_NODELIST = n[7: srun sets it; do not change it");
+}
+
+TEST(Slurm, ListsAreRead) {
+  EXPECT_EQ(first_host("n1"), "n1");
+  EXPECT_EQ(first_host("n1,n2"), "n1");
+  EXPECT_EQ(first_host("n[1-2]"), "n1");
+  EXPECT_EQ(first_host("n[007,9-12]-ib,login"), "n007-ib");
+  EXPECT_EQ(first_host("rack[3-4]n[01-16]"), "rack3n01");
+  for (const char* bad : {"", ",n1", "n[1", "n[]", "n[a-b]"}) {
+    EXPECT_EQ(first_host(bad), std::nullopt) << bad;
+  }
+  for (const auto& [node, tasks] : {std::pair(0, 4), {1, 2}, {3, 2}, {4, 1}}) {
+    EXPECT_EQ(tasks_of_node("4,2(x3),1", node), tasks);
+  }
+  for (const char* bad : {"", "x", "2(x", "2(x)", "2(y3)", "0", "2,"}) {
+    EXPECT_EQ(tasks_of_node(bad, 1), std::nullopt) << bad;
+  }
+}
+
+TEST(Slurm, NeighbouringStepsHaveTheirOwnPorts) {
+  std::set<int> ports;
+  for (int job = 1'000'000; job < 1'000'020; ++job) {
+    for (int step = 0; step < 20; ++step) ports.insert(port_of_step(job, step));
+  }
+  EXPECT_EQ(ports.size(), 400U);
+  EXPECT_GE(*ports.begin(), 61000);
+  EXPECT_LE(*ports.rbegin(), 65535);
+}
+
+TEST(Ranks, OfTorchrunKnowWhoseThePortIs) {
+  Variables variables = kGood;
+  EXPECT_FALSE(discover_ranks(of(variables)).port_taken);
+  variables["TORCHELASTIC_USE_AGENT_STORE"] = "False";
+  EXPECT_FALSE(discover_ranks(of(variables)).port_taken);
+  variables["TORCHELASTIC_USE_AGENT_STORE"] = "True";
+  variables["TORCHELASTIC_RUN_ID"] = "one";
+  const Ranks one = discover_ranks(of(variables));
+  EXPECT_TRUE(one.port_taken);
+  variables["TORCHELASTIC_RUN_ID"] = "two";
+  EXPECT_NE(discover_ranks(of(variables)).job, one.job);
+}
+
+TEST(Meeting, IsReadBackAndReplaced) {
+  const test::TempFolder folder;
+  const Environment environment = of({{"XDG_RUNTIME_DIR", folder.path().string()}});
+  const std::string path = meeting_path("job", "", environment);
+  EXPECT_NE(meeting_path("other job", "", environment), path);
+  EXPECT_EQ(read_meeting(path), std::nullopt);
+  const std::string token(64, 'a');
+  write_meeting(path, {token, {}});
+  EXPECT_EQ(read_meeting(path), (Meeting{token, {}}));
+  write_meeting(path, {token, store::Endpoint{"::1", 5}});
+  EXPECT_EQ(read_meeting(path), (Meeting{token, store::Endpoint{"::1", 5}}));
 }
 
 SpawnOptions shell(const std::string& script) {
