@@ -87,7 +87,6 @@ void append_training(Rows& rows) {
   rows.push_back(refused("average_tokens_across_devices", steps, kBool, {true},
                          "the loss is always the mean over all trained tokens of an update"));
   rows.push_back(refused("do_train", steps, kBool, {true}, "trireme train always trains"));
-  rows.push_back(meaningless("do_eval", steps, kBool, "--eval_strategy says when to evaluate"));
   rows.push_back(refused("do_predict", steps, kBool, {false}, kLater));
 
   const auto optimizer = OptionGroup::optimizer;
@@ -147,9 +146,6 @@ void append_output(Rows& rows) {
   const auto group = OptionGroup::output;
   rows.push_back(meaningless("overwrite_output_dir", group, kBool,
                              "a run continues from output_dir only with --resume_from_checkpoint"));
-  rows.push_back(refused("logging_strategy", group, kText, {"steps"},
-                         "not supported yet; --logging_steps says how often lines are printed"));
-  rows.push_back(meaningless("logging_first_step", group, kBool, kMetrics));
   rows.push_back(meaningless("logging_nan_inf_filter", group, kBool,
                              "a loss that is not finite is shown as it is"));
   rows.push_back(meaningless("logging_dir", group, kText, "metrics.jsonl lies in output_dir"));
@@ -163,8 +159,6 @@ void append_output(Rows& rows) {
   rows.push_back(meaningless("log_level", group, kText, "there is one level of messages"));
   rows.push_back(meaningless("log_level_replica", group, kText, "there is one level of messages"));
   rows.push_back(meaningless("log_on_each_node", group, kBool, "rank 0 alone prints progress"));
-  rows.push_back(refused("eval_delay", group, kReal, {0}, kLater));
-  rows.push_back(refused("eval_on_start", group, kBool, {false}, kLater));
   rows.push_back(meaningless("eval_accumulation_steps", group, kInt,
                              "evaluation keeps sums, not predictions"));
   rows.push_back(
@@ -173,14 +167,14 @@ void append_output(Rows& rows) {
                          "not supported yet; give --eval_strategy and --eval_steps"));
   rows.push_back(refused("saves_per_epoch", group, kInt, {0},
                          "not supported yet; give --save_strategy and --save_steps"));
-  rows.push_back(refused("save_only_model", group, kBool, {false}, kLater));
   rows.push_back(refused("save_on_each_node", group, kBool, {false},
                          "not supported yet; output_dir is one folder that all ranks see"));
   rows.push_back(refused("save_safetensors", group, kBool, {true},
                          "weights are always written as safetensors"));
-  rows.push_back(refused("load_best_model_at_end", group, kBool, {false}, kLater));
-  rows.push_back(meaningless("metric_for_best_model", group, kText, "no best model is kept"));
-  rows.push_back(meaningless("greater_is_better", group, kBool, "no best model is kept"));
+  rows.push_back(refused("metric_for_best_model", group, kText, {"loss", "eval_loss"},
+                         "not supported yet; eval_loss is what is measured"));
+  rows.push_back(refused("greater_is_better", group, kBool, {false},
+                         "not supported; of losses the lowest is best"));
   rows.push_back(refused("enable_jit_checkpoint", group, kBool, {false}, kLater));
   rows.push_back(refused("restore_callback_states_from_checkpoint", group, kBool, {false},
                          "not supported; there are no callbacks"));
