@@ -65,8 +65,10 @@ void append_model_and_data(Rows& rows) {
 
   const auto data = OptionGroup::data;
   rows.push_back(path("data_path", data, &RunConfig::data_path,
-                      "JSONL file of {\"text\"} or {\"input_ids\", \"labels\"} rows"));
-  rows.push_back(path("eval_path", data, &RunConfig::eval_path, "JSONL file to evaluate on"));
+                      "JSONL file of {\"text\"} or {\"input_ids\", \"labels\"} rows")
+                     .also({"train_file"}));
+  rows.push_back(path("eval_path", data, &RunConfig::eval_path, "JSONL file to evaluate on")
+                     .also({"validation_file"}));
   rows.push_back(field("on_long", data, &RunConfig::on_long,
                        "what happens to samples longer than max_seq_length"));
   rows.push_back(field("train_sampling_strategy", data, &RunConfig::train_sampling_strategy,

@@ -151,7 +151,7 @@ void append_output(Rows& rows) {
   rows.push_back(meaningless("logging_dir", group, kText, "metrics.jsonl lies in output_dir"));
   rows.push_back(meaningless("run_name", group, kText, "no tracker is fed"));
   rows.push_back(meaningless("include_num_input_tokens_seen", group, kText,
-                             "trained_tokens is always in metrics.jsonl")
+                             "num_input_tokens_seen is always in trainer_state.json")
                      .alone_means("true"));
   rows.push_back(meaningless("include_tokens_per_second", group, kBool,
                              "tokens_per_second is always in metrics.jsonl"));
@@ -195,6 +195,59 @@ void append_output(Rows& rows) {
       meaningless("skip_memory_metrics", proof, kBool, "memory is planned, not measured"));
 }
 
+/// Names of older and rarer arguments, of TRL's command and of Hugging Face's example scripts.
+void append_rare(Rows& rows) {
+  const auto ignore = [&](OptionGroup group, std::string_view why,
+                          std::initializer_list<std::string_view> names) {
+    for (const std::string_view name : names) {
+      rows.push_back(meaningless(name, group, kText, why).alone_means("true"));
+    }
+  };
+  const auto refuse = [&](OptionGroup group, std::string_view why,
+                          std::initializer_list<std::string_view> names) {
+    for (const std::string_view name : names) {
+      rows.push_back(refused(name, group, kBool, {false}, why));
+    }
+  };
+  ignore(OptionGroup::output, "evaluation keeps sums, not predictions",
+         {"past_index", "label_names", "eval_do_concat_batches", "eval_use_gather_object",
+          "batch_eval_metrics", "include_for_metrics", "include_inputs_for_metrics",
+          "use_legacy_prediction_loop", "generation_max_length", "generation_num_beams"});
+  ignore(OptionGroup::output, kNoTracker, {"project", "trackio_space_id"});
+  ignore(OptionGroup::output, kNoHub,
+         {"push_to_hub_model_id", "push_to_hub_organization", "push_to_hub_token"});
+  ignore(OptionGroup::layout, kKernels, {"use_ipex", "torchdynamo", "jit_mode_eval"});
+  ignore(OptionGroup::layout, "there is no such device",
+         {"tpu_num_cores", "tpu_metrics_debug", "xpu_backend", "mp_parameters"});
+  ignore(OptionGroup::layout, "there is no search", {"ray_scope"});
+  ignore(OptionGroup::layout, kNoDdp, {"ddp_static_graph"});
+  ignore(OptionGroup::layout, kOwnSlice, {"low_cpu_mem_usage"});
+  ignore(OptionGroup::numbers, "fp16 is off", {"half_precision_backend", "fp16_backend"});
+  ignore(OptionGroup::model, "training keeps no keys and values", {"use_cache"});
+  ignore(OptionGroup::model, "nothing is downloaded", {"cache_dir", "token"});
+  ignore(OptionGroup::model, "there is one tokenizer, a fast one", {"use_fast_tokenizer"});
+  ignore(OptionGroup::data, "rows are read in chunks, by all cores", {"dataset_num_proc"});
+  ignore(OptionGroup::data, "every rank reads the file itself", {"dispatch_batches"});
+
+  refuse(OptionGroup::layout, "not supported; there is no MPS", {"use_mps_device"});
+  refuse(OptionGroup::data, kLater, {"eval_packing", "sortish_sampler", "predict_with_generate"});
+  refuse(OptionGroup::data, "not supported; a batch size is that of a rank", {"split_batches"});
+  refuse(OptionGroup::model, kLater, {"use_peft", "load_in_4bit", "load_in_8bit"});
+  refuse(OptionGroup::layout, kNoOffload, {"activation_offloading"});
+  for (const std::string_view name : {"tokenizer_name", "config_name", "pad_token"}) {
+    rows.push_back(refused(name, OptionGroup::model, kText, {""},
+                           "not supported yet; what the model folder holds is used"));
+  }
+  rows.push_back(refused("model_revision", OptionGroup::model, kText, {"main"},
+                         "not supported; name the model folder"));
+  for (const std::string_view name : {"dataset_name", "dataset_config", "dataset_config_name"}) {
+    rows.push_back(refused(name, OptionGroup::data, kText, {""}, kUseDataPath));
+  }
+  for (const std::string_view name : {"block_size", "max_train_samples", "max_eval_samples"}) {
+    rows.push_back(refused(name, OptionGroup::data, kInt, {}, kLater));
+  }
+}
+
 }  // namespace
 
 void append_other_names(std::vector<Option>& rows) {
@@ -203,6 +256,7 @@ void append_other_names(std::vector<Option>& rows) {
   append_training(rows);
   append_layout(rows);
   append_output(rows);
+  append_rare(rows);
 }
 
 }  // namespace trireme::config::build

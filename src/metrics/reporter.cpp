@@ -68,6 +68,7 @@ Reporter::Reporter(std::vector<std::unique_ptr<Sink>> sinks, const LogPace& pace
 
 std::optional<LogRecord> Reporter::count(const StepRecord& record) {
   last_step_ = record.step;
+  epoch_ = record.epoch;
   if (!record.skipped) {
     trained_tokens_ += record.trained_tokens;
     loss_sum_ += record.loss * static_cast<double>(record.trained_tokens);
@@ -86,7 +87,6 @@ void Reporter::step(const StepRecord& record) {
   ++steps_;
   samples_ += record.samples;
   input_tokens_ += record.input_tokens;
-  epoch_ = record.epoch;
   const std::optional<LogRecord> line = count(record);
   for (const auto& sink : sinks_) {
     if (line) sink->log(*line);

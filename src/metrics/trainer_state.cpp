@@ -45,6 +45,7 @@ TrainerState::TrainerState(const std::filesystem::path& folder, const Pace& pace
     : folder_(folder), pace_(pace) {
   if (saved.is_null()) return;
   log_history_ = saved.value("log_history", Json::array());
+  epoch_ = saved.value("epoch", 0.0);
   input_tokens_ = saved.value("num_input_tokens_seen", int64_t{0});
 }
 

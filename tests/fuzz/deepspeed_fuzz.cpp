@@ -8,7 +8,8 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace trireme;
-  const std::string json = "{" + std::string(fuzz::as_text(data, size));
+  std::string json(fuzz::as_text(data, size));
+  if (!json.starts_with('{')) json.insert(0, "{");  // else it would be a path
   const std::array<std::string, 6> args = {"--model_name_or_path", "m", "--data_path", "d.jsonl",
                                            "--deepspeed",          json};
   try {
