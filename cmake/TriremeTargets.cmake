@@ -16,13 +16,17 @@ add_library(trireme_options INTERFACE)
 target_compile_options(trireme_options INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Werror>)
 # g++ 12 sees overlapping copies where strings are joined (its bug 105651).
-target_compile_options(trireme_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)
+target_compile_options(trireme_options INTERFACE
+  $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-restrict>)
+# clang++ 19 warns of what the library's own algorithms use.
+target_compile_options(trireme_options INTERFACE
+  $<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wno-deprecated-declarations>)
 target_include_directories(trireme_options INTERFACE ${CMAKE_SOURCE_DIR}/src)
 # fp contraction would make results depend on the instruction set chosen by the compiler.
 target_compile_options(trireme_options INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off -fno-math-errno>)
 
-set(TRIREME_SANITIZE "" CACHE STRING "address,undefined | thread | empty")
+set(TRIREME_SANITIZE "" CACHE STRING "address,undefined | thread | fuzzer-no-link,... | empty")
 if(TRIREME_SANITIZE)
   target_compile_options(trireme_options INTERFACE -fsanitize=${TRIREME_SANITIZE} -fno-omit-frame-pointer)
   target_link_options(trireme_options INTERFACE -fsanitize=${TRIREME_SANITIZE})

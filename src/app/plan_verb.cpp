@@ -64,13 +64,12 @@ Load load_of(const config::RunConfig& config, const model::ModelGraph& model,
     train::RunData data(config, model.config, layout.dp, data_rank, kTokenMultiple * layout.tp);
     return {data.capacity(), data.accumulations(), data.total_steps(), data.evaluates()};
   }
-  const int64_t sequences = std::max(
-      config.per_device_train_batch_size,
-      config.eval_strategy == config::Strategy::no ? 0 : config.per_device_eval_batch_size);
+  const int64_t sequences = std::max(config.per_device_train_batch_size,
+                                     config.evaluates() ? config.per_device_eval_batch_size : 0);
   return {{sequences * config.max_seq_length, sequences, config.max_seq_length},
           {static_cast<int>(config.gradient_accumulation_steps)},
           std::max<int64_t>(config.max_steps, 1),
-          config.eval_strategy != config::Strategy::no};
+          config.evaluates()};
 }
 
 void print_summary(const plan::Plan& plan, const PlanFlags& flags, const Load& load) {

@@ -102,10 +102,18 @@ void remove_leftovers(const fs::path& output_dir) {
   }
 }
 
-std::vector<std::string> rotate(const fs::path& output_dir, int64_t limit) {
+std::vector<std::string> rotate(const fs::path& output_dir, int64_t limit,
+                                std::optional<int64_t> best_step) {
   if (limit <= 0) return {};
   std::vector<CheckpointFolder> folders = list_folders(output_dir);
   std::erase_if(folders, [](const CheckpointFolder& folder) { return !folder.has_manifest; });
+  const auto best = std::ranges::find(folders, best_step, [](const CheckpointFolder& folder) {
+    return std::optional(folder.step);
+  });
+  if (best != folders.end() && best != folders.begin()) {
+    limit = std::max<int64_t>(limit, 2);
+    std::rotate(folders.begin() + 1, best, best + 1);
+  }
   std::vector<std::string> removed;
   for (size_t i = static_cast<size_t>(limit); i < folders.size(); ++i) {
     // Renamed first: a removal cut short leaves no folder that looks complete, and what it leaves

@@ -35,8 +35,10 @@ void swap_into_place(const std::filesystem::path& temporary,
 /// output_dir.
 void remove_leftovers(const std::filesystem::path& output_dir);
 
-/// Keeps the first `limit` checkpoints of list_folders and removes the others; folders without a
-/// manifest are not ours and stay. 0: keeps all. Returns the names removed.
-std::vector<std::string> rotate(const std::filesystem::path& output_dir, int64_t limit);
+/// Keeps `limit` checkpoints, the first of list_folders, and removes the others; that of
+/// `best_step` is among them, and one more than a limit of 1 where it is not the first. Folders
+/// without a manifest are not ours and stay. 0: keeps all. Returns the names removed.
+std::vector<std::string> rotate(const std::filesystem::path& output_dir, int64_t limit,
+                                std::optional<int64_t> best_step = {});
 
 }  // namespace trireme::checkpoint

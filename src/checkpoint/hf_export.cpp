@@ -18,10 +18,6 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kStaging = int64_t{1} << 20;  // bytes
 
-FileRecord record_of(const std::string& name, std::string_view text) {
-  return {name, static_cast<int64_t>(text.size()), hash128(text)};
-}
-
 }  // namespace
 
 HfWriter::HfWriter(const fs::path& folder, std::vector<model::TensorSpec> tensors,

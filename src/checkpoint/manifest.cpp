@@ -140,6 +140,10 @@ Manifest parse(std::string_view body_text, const std::string& path) {
 
 }  // namespace
 
+FileRecord record_of(std::string name, std::string_view text) {
+  return {std::move(name), static_cast<int64_t>(text.size()), hash128(text)};
+}
+
 int64_t Manifest::find_plane(std::string_view name) const {
   const auto found = std::find(planes.begin(), planes.end(), name);
   return found == planes.end() ? -1 : found - planes.begin();

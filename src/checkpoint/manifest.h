@@ -26,6 +26,9 @@ struct FileRecord {
   Hash128 hash;
 };
 
+/// Of a file that holds exactly this text.
+FileRecord record_of(std::string name, std::string_view text);
+
 struct TensorEntry {
   std::string name;
   std::vector<int64_t> shape;

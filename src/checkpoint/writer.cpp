@@ -82,6 +82,14 @@ void add_report(const std::string& report, ManifestBuilder* builder, Manifest* m
   }
 }
 
+std::string report(const Manifest& mine, const Json& files) {
+  Json tensors = Json::array();
+  for (const TensorEntry& tensor : mine.tensors) {
+    tensors.push_back(Json::array({tensor.name, tensor.shape}));
+  }
+  return dump_json({{"planes", mine.planes}, {"tensors", tensors}, {"files", files}});
+}
+
 std::string random_suffix() {
   std::random_device device;
   return fmt::format("{:08x}", device());
@@ -132,6 +140,7 @@ CheckpointWriter::CheckpointWriter(const SaveRequest& request, std::vector<Piece
   file_name_ = fmt::format("rank-{:05}-of-{:05}.safetensors", ranks_.rank(), ranks_.world_size());
   guarded([&] {
     at(SavePoint::folder_made);
+    if (pieces_.empty()) return;
     file_ = std::make_unique<host::StreamWriter>(folder_ / file_name_, request_.write);
     file_->write(header.data(), header_bytes_);
   });
@@ -191,6 +200,9 @@ void CheckpointWriter::include(const FileRecord& file) { included_.push_back(fil
 std::string CheckpointWriter::rank_report() const {
   Manifest mine;
   ManifestBuilder builder(&mine);
+  Json files = Json::array();
+  for (const FileRecord& file : included_) files.push_back(to_json(FileEntry{file, {}}));
+  if (pieces_.empty()) return report(mine, files);
   FileEntry entry{{file_name_, file_->bytes(), file_->hash()}, {}};
   int64_t offset = header_bytes_;
   for (const Piece& piece : pieces_) {
@@ -198,13 +210,8 @@ std::string CheckpointWriter::rank_report() const {
                            builder.plane(piece.plane), piece.box, offset});
     offset += bytes_of(piece);
   }
-  Json files = Json::array({to_json(entry)});
-  for (const FileRecord& file : included_) files.push_back(to_json(FileEntry{file, {}}));
-  Json tensors = Json::array();
-  for (const TensorEntry& tensor : mine.tensors) {
-    tensors.push_back(Json::array({tensor.name, tensor.shape}));
-  }
-  return dump_json({{"planes", mine.planes}, {"tensors", tensors}, {"files", files}});
+  files.insert(files.begin(), to_json(entry));
+  return report(mine, files);
 }
 
 SaveResult CheckpointWriter::commit(const Json& state) {
@@ -212,7 +219,7 @@ SaveResult CheckpointWriter::commit(const Json& state) {
   const std::string task = fmt::format("{} was not saved", folder_name(request_.step));
   guarded([&] {
     at(SavePoint::all_written);
-    file_->finish();
+    if (file_) file_->finish();
     at(SavePoint::file_synced);
   });
   agree(ranks_, task, problem_);
@@ -254,7 +261,7 @@ void CheckpointWriter::clean_up(SaveResult* result) {
     point_to(request_.output_dir, request_.step);
     at(SavePoint::pointer_written);
     remove_leftovers(request_.output_dir);  // an older checkpoint of this step, swapped out
-    result->removed = rotate(request_.output_dir, request_.save_total_limit);
+    result->removed = rotate(request_.output_dir, request_.save_total_limit, request_.best_step);
     at(SavePoint::rotated);
   } catch (const CommError&) {
     throw;

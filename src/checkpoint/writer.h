@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -48,7 +49,8 @@ inline constexpr int kNumSavePoints = 10;
 struct SaveRequest {
   std::filesystem::path output_dir;  // made when absent
   int64_t step = 0;
-  int64_t save_total_limit = 0;  // checkpoints to keep; 0: all
+  int64_t save_total_limit = 0;           // checkpoints to keep; 0: all
+  std::optional<int64_t> best_step = {};  // of one that is kept in any case
   host::WriteOptions write = {};
   std::function<void(SavePoint)> at_point = {};  // may be empty
 };
@@ -62,7 +64,7 @@ struct SaveResult {
 
 /// One rank's part of one save. Constructor and commit() are collective; between them a rank never
 /// waits for others, and what goes wrong (a full disk) is kept for commit(), so that no rank is
-/// left waiting. Memory: the buffers of `write`.
+/// left waiting. A rank without pieces has no file. Memory: the buffers of `write`.
 class CheckpointWriter {
  public:
   /// Throws the same DeviceError on every rank when the folder cannot be made or the disk has less

@@ -264,7 +264,8 @@ class AxolotlReader final : public ImportReader {
         "axolotl.integrations.liger.LigerPlugin",
         "axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin"};
     for (const Json& plugin : value) {
-      if (std::ranges::find(kKernelPlugins, plugin) == kKernelPlugins.end()) {
+      const auto is_plugin = [&](std::string_view name) { return plugin == name; };
+      if (std::ranges::none_of(kKernelPlugins, is_plugin)) {
         throw BadValue("not supported; no plugins are run");
       }
     }

@@ -66,8 +66,10 @@ void append_model_and_data(Rows& rows) {
 
   const auto data = OptionGroup::data;
   rows.push_back(path("data_path", data, &RunConfig::data_path,
-                      "JSONL file of {\"text\"} or {\"input_ids\", \"labels\"} rows"));
-  rows.push_back(path("eval_path", data, &RunConfig::eval_path, "JSONL file to evaluate on"));
+                      "JSONL file of {\"text\"} or {\"input_ids\", \"labels\"} rows")
+                     .also({"train_file"}));
+  rows.push_back(path("eval_path", data, &RunConfig::eval_path, "JSONL file to evaluate on")
+                     .also({"validation_file"}));
   rows.push_back(field("on_long", data, &RunConfig::on_long,
                        "what happens to samples longer than max_seq_length"));
   rows.push_back(field("train_sampling_strategy", data, &RunConfig::train_sampling_strategy,
@@ -357,13 +359,15 @@ void append_output(Rows& rows) {
   const auto group = OptionGroup::output;
   rows.push_back(path("output_dir", group, &RunConfig::output_dir,
                       "where checkpoints, metrics.jsonl and the trained model go"));
-  rows.push_back(field("save_strategy", group, &RunConfig::save_strategy, "when to save")
-                     .words({{"best", "", kLater}}));
+  rows.push_back(field("save_strategy", group, &RunConfig::save_strategy,
+                       "when to save; best: after an evaluation with the lowest loss so far"));
   rows.push_back(steps("save_steps", group, &RunConfig::save_steps,
                        "updates between checkpoints, or their share of all updates"));
   rows.push_back(
       field("save_total_limit", group, &RunConfig::save_total_limit, "checkpoints kept; 0: all")
           .at_least(0));
+  rows.push_back(field("save_only_model", group, &RunConfig::save_only_model,
+                       "checkpoints hold the Hugging Face model alone; no run resumes from them"));
   Option resume = field("resume_from_checkpoint", group, &RunConfig::resume_from_checkpoint,
                         "checkpoint folder, or true for the last one in output_dir");
   resume.rule.kind = Kind::path;
@@ -379,6 +383,14 @@ void append_output(Rows& rows) {
     }
   };
   rows.push_back(std::move(resume));
+}
+
+void append_logging_and_evaluation(Rows& rows) {
+  const auto group = OptionGroup::output;
+  rows.push_back(field("logging_strategy", group, &RunConfig::logging_strategy,
+                       "when lines are printed and go to trainer_state.json"));
+  rows.push_back(field("logging_first_step", group, &RunConfig::logging_first_step,
+                       "a line also after the first update"));
   rows.push_back(steps("logging_steps", group, &RunConfig::logging_steps,
                        "updates between printed lines, or their share of all updates")
                      .above(0));
@@ -390,6 +402,17 @@ void append_output(Rows& rows) {
 
 void append_watching(Rows& rows) {
   const auto group = OptionGroup::output;
+  rows.push_back(
+      field("eval_delay", group, &RunConfig::eval_delay,
+            "updates, or epochs where eval_strategy is epoch, before the first evaluation")
+          .at_least(0));
+  rows.push_back(field("eval_on_start", group, &RunConfig::eval_on_start,
+                       "evaluate also before the first update"));
+  rows.push_back(field("do_eval", group, &RunConfig::do_eval,
+                       "evaluate also the trained model, for eval_results.json"));
+  rows.push_back(field("load_best_model_at_end", group, &RunConfig::load_best_model_at_end,
+                       "output_dir gets the model of the checkpoint with the lowest eval_loss, "
+                       "which save_total_limit keeps"));
   rows.push_back(field("report_to", group, &RunConfig::report_to,
                        "tensorboard: events with Hugging Face's tags; jsonl: metrics.jsonl, which "
                        "is always written; all: both")
@@ -442,6 +465,7 @@ std::vector<Option> train_options() {
   append_optimizer(rows);
   append_layout(rows);
   append_output(rows);
+  append_logging_and_evaluation(rows);
   append_watching(rows);
   append_proof(rows);
   build::append_other_names(rows);

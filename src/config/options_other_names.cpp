@@ -87,7 +87,6 @@ void append_training(Rows& rows) {
   rows.push_back(refused("average_tokens_across_devices", steps, kBool, {true},
                          "the loss is always the mean over all trained tokens of an update"));
   rows.push_back(refused("do_train", steps, kBool, {true}, "trireme train always trains"));
-  rows.push_back(meaningless("do_eval", steps, kBool, "--eval_strategy says when to evaluate"));
   rows.push_back(refused("do_predict", steps, kBool, {false}, kLater));
 
   const auto optimizer = OptionGroup::optimizer;
@@ -147,14 +146,11 @@ void append_output(Rows& rows) {
   const auto group = OptionGroup::output;
   rows.push_back(meaningless("overwrite_output_dir", group, kBool,
                              "a run continues from output_dir only with --resume_from_checkpoint"));
-  rows.push_back(refused("logging_strategy", group, kText, {"steps"},
-                         "not supported yet; --logging_steps says how often lines are printed"));
-  rows.push_back(meaningless("logging_first_step", group, kBool, kMetrics));
   rows.push_back(meaningless("logging_nan_inf_filter", group, kBool,
                              "a loss that is not finite is shown as it is"));
   rows.push_back(meaningless("run_name", group, kText, "no tracker is fed"));
   rows.push_back(meaningless("include_num_input_tokens_seen", group, kText,
-                             "trained_tokens is always in metrics.jsonl")
+                             "num_input_tokens_seen is always in trainer_state.json")
                      .alone_means("true"));
   rows.push_back(meaningless("include_tokens_per_second", group, kBool,
                              "tokens_per_second is always in metrics.jsonl"));
@@ -162,8 +158,6 @@ void append_output(Rows& rows) {
   rows.push_back(meaningless("log_level", group, kText, "there is one level of messages"));
   rows.push_back(meaningless("log_level_replica", group, kText, "there is one level of messages"));
   rows.push_back(meaningless("log_on_each_node", group, kBool, "rank 0 alone prints progress"));
-  rows.push_back(refused("eval_delay", group, kReal, {0}, kLater));
-  rows.push_back(refused("eval_on_start", group, kBool, {false}, kLater));
   rows.push_back(meaningless("eval_accumulation_steps", group, kInt,
                              "evaluation keeps sums, not predictions"));
   rows.push_back(
@@ -172,14 +166,14 @@ void append_output(Rows& rows) {
                          "not supported yet; give --eval_strategy and --eval_steps"));
   rows.push_back(refused("saves_per_epoch", group, kInt, {0},
                          "not supported yet; give --save_strategy and --save_steps"));
-  rows.push_back(refused("save_only_model", group, kBool, {false}, kLater));
   rows.push_back(refused("save_on_each_node", group, kBool, {false},
                          "not supported yet; output_dir is one folder that all ranks see"));
   rows.push_back(refused("save_safetensors", group, kBool, {true},
                          "weights are always written as safetensors"));
-  rows.push_back(refused("load_best_model_at_end", group, kBool, {false}, kLater));
-  rows.push_back(meaningless("metric_for_best_model", group, kText, "no best model is kept"));
-  rows.push_back(meaningless("greater_is_better", group, kBool, "no best model is kept"));
+  rows.push_back(refused("metric_for_best_model", group, kText, {"loss", "eval_loss"},
+                         "not supported yet; eval_loss is what is measured"));
+  rows.push_back(refused("greater_is_better", group, kBool, {false},
+                         "not supported; of losses the lowest is best"));
   rows.push_back(refused("enable_jit_checkpoint", group, kBool, {false}, kLater));
   rows.push_back(refused("restore_callback_states_from_checkpoint", group, kBool, {false},
                          "not supported; there are no callbacks"));
@@ -200,6 +194,59 @@ void append_output(Rows& rows) {
       meaningless("skip_memory_metrics", proof, kBool, "memory is planned, not measured"));
 }
 
+/// Names of older and rarer arguments, of TRL's command and of Hugging Face's example scripts.
+void append_rare(Rows& rows) {
+  const auto ignore = [&](OptionGroup group, std::string_view why,
+                          std::initializer_list<std::string_view> names) {
+    for (const std::string_view name : names) {
+      rows.push_back(meaningless(name, group, kText, why).alone_means("true"));
+    }
+  };
+  const auto refuse = [&](OptionGroup group, std::string_view why,
+                          std::initializer_list<std::string_view> names) {
+    for (const std::string_view name : names) {
+      rows.push_back(refused(name, group, kBool, {false}, why));
+    }
+  };
+  ignore(OptionGroup::output, "evaluation keeps sums, not predictions",
+         {"past_index", "label_names", "eval_do_concat_batches", "eval_use_gather_object",
+          "batch_eval_metrics", "include_for_metrics", "include_inputs_for_metrics",
+          "use_legacy_prediction_loop", "generation_max_length", "generation_num_beams"});
+  ignore(OptionGroup::output, kNoTracker, {"project", "trackio_space_id"});
+  ignore(OptionGroup::output, kNoHub,
+         {"push_to_hub_model_id", "push_to_hub_organization", "push_to_hub_token"});
+  ignore(OptionGroup::layout, kKernels, {"use_ipex", "torchdynamo", "jit_mode_eval"});
+  ignore(OptionGroup::layout, "there is no such device",
+         {"tpu_num_cores", "tpu_metrics_debug", "xpu_backend", "mp_parameters"});
+  ignore(OptionGroup::layout, "there is no search", {"ray_scope"});
+  ignore(OptionGroup::layout, kNoDdp, {"ddp_static_graph"});
+  ignore(OptionGroup::layout, kOwnSlice, {"low_cpu_mem_usage"});
+  ignore(OptionGroup::numbers, "fp16 is off", {"half_precision_backend", "fp16_backend"});
+  ignore(OptionGroup::model, "training keeps no keys and values", {"use_cache"});
+  ignore(OptionGroup::model, "nothing is downloaded", {"cache_dir", "token"});
+  ignore(OptionGroup::model, "there is one tokenizer, a fast one", {"use_fast_tokenizer"});
+  ignore(OptionGroup::data, "rows are read in chunks, by all cores", {"dataset_num_proc"});
+  ignore(OptionGroup::data, "every rank reads the file itself", {"dispatch_batches"});
+
+  refuse(OptionGroup::layout, "not supported; there is no MPS", {"use_mps_device"});
+  refuse(OptionGroup::data, kLater, {"eval_packing", "sortish_sampler", "predict_with_generate"});
+  refuse(OptionGroup::data, "not supported; a batch size is that of a rank", {"split_batches"});
+  refuse(OptionGroup::model, kLater, {"use_peft", "load_in_4bit", "load_in_8bit"});
+  refuse(OptionGroup::layout, kNoOffload, {"activation_offloading"});
+  for (const std::string_view name : {"tokenizer_name", "config_name", "pad_token"}) {
+    rows.push_back(refused(name, OptionGroup::model, kText, {""},
+                           "not supported yet; what the model folder holds is used"));
+  }
+  rows.push_back(refused("model_revision", OptionGroup::model, kText, {"main"},
+                         "not supported; name the model folder"));
+  for (const std::string_view name : {"dataset_name", "dataset_config", "dataset_config_name"}) {
+    rows.push_back(refused(name, OptionGroup::data, kText, {""}, kUseDataPath));
+  }
+  for (const std::string_view name : {"block_size", "max_train_samples", "max_eval_samples"}) {
+    rows.push_back(refused(name, OptionGroup::data, kInt, {}, kLater));
+  }
+}
+
 }  // namespace
 
 void append_other_names(std::vector<Option>& rows) {
@@ -208,6 +255,7 @@ void append_other_names(std::vector<Option>& rows) {
   append_training(rows);
   append_layout(rows);
   append_output(rows);
+  append_rare(rows);
 }
 
 }  // namespace trireme::config::build

@@ -102,7 +102,8 @@ std::string help_line(const Option& row) {
   const size_t used = line.ends_with('\n') ? 0 : line.size();
   line += std::string(kIndent - used, ' ');
   const std::string standard = row.maps_to.empty() ? value_words(row, RunConfig{}) : "none";
-  if (standard != "none" && standard != "{}") words += fmt::format(" [{}]", standard);
+  if (standard != "none" && standard != "{}" && standard != "false")
+    words += fmt::format(" [{}]", standard);
   return line + wrapped(words, kIndent, kIndent) + "\n";
 }
 
@@ -148,8 +149,9 @@ std::string help_text(const std::vector<Option>& extra) {
   std::vector<Option> rows = train_options();
   rows.insert(rows.end(), extra.begin(), extra.end());
   std::string text =
-      "Settings are --name value or --name=value; '-' equals '_'; a BOOL may stand alone, and\n"
-      "--no_NAME turns one off that is on by default. [ ] is the default.\n";
+      "usage: trireme VERB [run.yaml [name=value ...]] [--name value | --name=value ...]\n\n"
+      "'-' equals '_'; a BOOL may stand alone, and --no_NAME turns one off that is on by default.\n"
+      "[ ] is the default; booleans without one are off. STEPS below 1 are a share of all steps.\n";
   for (const auto& [group, title] : option_groups()) {
     std::string lines;
     for_group(rows, group, [&](const Option& row) {

@@ -37,6 +37,22 @@ as without effect here, or refused: a run is never quietly anything but what was
 The effective configuration is printed at the start and saved with the run.
 
 Everything that is wrong is told in one message, and the exit code is 2.
+
+## Files in output_dir
+
+| file | what is in it |
+|---|---|
+| `checkpoint-N/` | the state after update N, its Hugging Face model and `trainer_state.json` |
+| `latest` | the name of the newest checkpoint |
+| `config.json`, `model.safetensors`, ... | at the end: the trained model, as a Hugging Face folder |
+| `run_config.json` | the effective configuration |
+| `metrics.jsonl` | one line an update and one an evaluation |
+| `trainer_log.jsonl` | one line for each that is printed, in LLaMA-Factory's keys |
+| `trainer_state.json` | at the end: Hugging Face's state with all lines, `best_metric` and `best_model_checkpoint` |
+| `train_results.json`, `eval_results.json`, `all_results.json` | at the end: Hugging Face's results; those of `eval` are of the last evaluation |
+
+A resumed run cuts the logs back to its checkpoint and goes on, so that they read as those of an
+unbroken run.
 )";
 
 constexpr std::string_view kFsdp = R"(

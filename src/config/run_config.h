@@ -30,6 +30,7 @@ enum class Scheduler {
 enum class Curve { linear, cosine, one_minus_sqrt, log };
 enum class Optimizer { adamw, sgd };
 enum class Strategy { no, steps, epoch };
+enum class SaveStrategy { no, steps, epoch, best };
 enum class Sampling { random, sequential };
 enum class Recompute { none, norms, activation, ffn, qkv, attention, block };
 enum class ReduceAt { automatic, micro, boundary };
@@ -150,18 +151,27 @@ struct RunConfig {
   int64_t ddp_timeout = 1800;                // seconds a collective may take
 
   // saving, logging, evaluation
-  Strategy save_strategy = Strategy::steps;
-  double save_steps = 500;             // integer >= 1, or a share of all steps in (0, 1)
-  int64_t save_total_limit = 0;        // 0: keep all
+  SaveStrategy save_strategy = SaveStrategy::steps;
+  double save_steps = 500;       // integer >= 1, or a share of all steps in (0, 1)
+  int64_t save_total_limit = 0;  // 0: keep all
+  bool save_only_model = false;
   std::string resume_from_checkpoint;  // empty, "true" (the last one), or a folder
+  Strategy logging_strategy = Strategy::steps;
   double logging_steps = 500;
+  bool logging_first_step = false;
   Strategy eval_strategy = Strategy::no;
-  double eval_steps = 0;                // 0: logging_steps (filled by resolve)
+  double eval_steps = 0;  // 0: logging_steps (filled by resolve)
+  double eval_delay = 0;  // steps or epochs, as eval_strategy counts
+  bool eval_on_start = false;
+  bool do_eval = false;                 // also the trained model, at the end
+  bool load_best_model_at_end = false;  // the one with the lowest eval_loss
   std::vector<std::string> report_to;   // "tensorboard", and "jsonl", which is always on
   std::string logging_dir;              // of TensorBoard's events; empty: runs/... in output_dir
   std::string monitor_tensorboard_dir;  // DeepSpeed's monitors; empty: none
   std::string monitor_csv_dir;
   bool disable_tqdm = false;  // plain lines also on a terminal
+
+  bool evaluates() const { return eval_strategy != Strategy::no || eval_on_start || do_eval; }
 
   // proof and debugging
   bool debug_poison = false;        // released memory is filled with NaN

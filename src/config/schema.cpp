@@ -90,7 +90,7 @@ std::string SchemaReader::origin_of(const std::string& path) const {
 
 void SchemaReader::set(std::string_view option, const Json& value, const std::string& path) {
   Setting setting{std::string(option), checked_value(table_.at(option), value), origin_of(path)};
-  on_set(path, value, setting);
+  on_set(path, said_ == nullptr ? value : *said_, setting);
   reading_.settings.push_back(std::move(setting));
 }
 
@@ -157,6 +157,7 @@ std::string SchemaReader::suggestion(const std::string& prefix, const std::strin
 
 void SchemaReader::read_key(const SchemaKey& key, const std::string& path, const Json& value) {
   if (value.is_null()) return;
+  said_ = &value;
   try {
     if (key.support != Support::honoured) {
       read_other(key, path, value);
@@ -168,6 +169,7 @@ void SchemaReader::read_key(const SchemaKey& key, const std::string& path, const
   } catch (const BadValue& bad) {
     bad_value(path, value, bad.what());
   }
+  said_ = nullptr;
 }
 
 void SchemaReader::read_other(const SchemaKey& key, const std::string& path, const Json& value) {

@@ -102,7 +102,7 @@ class SchemaReader {
   virtual bool read_unknown(const std::string& path, const Json& value);
   /// After the whole document.
   virtual void finish() {}
-  /// After a value was set, and for a meaningless one.
+  /// After a value was set, with what the document said, and for a meaningless one.
   virtual void on_set(const std::string&, const Json&, const Setting&) {}
   virtual void on_ignored(const std::string& path, const Json& value, std::string_view why);
   /// Keys and sections of a section; "": of the document.
@@ -123,6 +123,7 @@ class SchemaReader {
 
   const OptionTable& table_;
   Reading reading_;
+  const Json* said_ = nullptr;  // the value of the key that is being read
   std::map<std::string_view, const SchemaKey*> keys_;
   std::map<std::string, std::string, std::less<>> aliases_;
   std::map<std::string_view, std::vector<std::string>> ignored_;  // why -> keys

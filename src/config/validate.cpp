@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "config/scheduler_kwargs.h"
 #include "config/words.h"
@@ -20,6 +21,7 @@ class Rules {
     check_steps();
     check_schedule_parts();
     check_saving();
+    check_evaluation();
     check_pipeline();
     check_zero();
     return std::move(problems_);
@@ -79,25 +81,64 @@ class Rules {
   }
 
   void check_saving() {
-    if (config_.save_strategy == Strategy::steps && config_.save_steps == 0) {
+    if (config_.save_strategy == SaveStrategy::steps && config_.save_steps == 0) {
       problems_.push_back(
           "save_steps = 0: expects a number of steps above 0, or --save_strategy no");
     }
-    if (config_.save_strategy != Strategy::steps && given("save_steps")) {
+    if (config_.save_strategy != SaveStrategy::steps && given("save_steps")) {
       result_.notices.push_back(fmt::format("save_steps has no effect: save_strategy = {}",
                                             word_of(config_.save_strategy)));
     }
-    const bool evaluates = config_.eval_strategy != Strategy::no;
-    if (evaluates && config_.eval_path.empty()) {
-      problems_.push_back(fmt::format("eval_strategy = {}: needs --eval_path FILE.jsonl",
-                                      word_of(config_.eval_strategy)));
+    if (config_.logging_strategy != Strategy::steps && given("logging_steps")) {
+      result_.notices.push_back(fmt::format("logging_steps has no effect: logging_strategy = {}",
+                                            word_of(config_.logging_strategy)));
     }
-    if (!evaluates && given("eval_path")) {
+  }
+
+  void check_evaluation() {
+    const bool often = config_.eval_strategy != Strategy::no;
+    if (config_.evaluates() && config_.eval_path.empty()) {
+      const std::string what =
+          often ? fmt::format("eval_strategy = {}", word_of(config_.eval_strategy))
+                : std::string(config_.do_eval ? "do_eval = true" : "eval_on_start = true");
+      problems_.push_back(what + ": needs --eval_path FILE.jsonl");
+    }
+    if (!config_.evaluates() && given("eval_path")) {
       result_.notices.push_back("eval_path has no effect: eval_strategy = no");
     }
     if (config_.eval_strategy != Strategy::steps && given("eval_steps")) {
       result_.notices.push_back(fmt::format("eval_steps has no effect: eval_strategy = {}",
                                             word_of(config_.eval_strategy)));
+    }
+    if (!often && given("eval_delay")) {
+      result_.notices.push_back("eval_delay has no effect: eval_strategy = no");
+    }
+    if (!often && config_.save_strategy == SaveStrategy::best) {
+      problems_.push_back("save_strategy = best: needs --eval_strategy and --eval_path");
+    }
+    if (config_.load_best_model_at_end) check_best(often);
+  }
+
+  /// The best model must be one that is saved.
+  void check_best(bool evaluates) {
+    const auto problem = [&](std::string_view what) {
+      problems_.push_back(fmt::format("load_best_model_at_end = true: {}", what));
+    };
+    const auto save = config_.save_strategy;
+    if (!evaluates) return problem("needs --eval_strategy and --eval_path");
+    if (save == SaveStrategy::best) return;
+    if (word_of(save) != word_of(config_.eval_strategy)) {
+      return problem(fmt::format(
+          "eval_strategy {} and save_strategy {} must be the same, or save_strategy best",
+          word_of(config_.eval_strategy), word_of(save)));
+    }
+    const double every = config_.eval_steps > 0 ? config_.eval_steps : config_.logging_steps;
+    const double evaluations = config_.save_steps / every;
+    const bool alike = (every < 1) == (config_.save_steps < 1);
+    if (save == SaveStrategy::steps && config_.save_steps > 0 &&
+        (!alike || std::abs(evaluations - std::round(evaluations)) > 1e-9 || evaluations < 1)) {
+      problem(fmt::format("save_steps {} must be a multiple of eval_steps {}", config_.save_steps,
+                          every));
     }
   }
 

@@ -41,6 +41,10 @@ constexpr auto enum_words(Strategy) {
   return std::array{EnumWord{Strategy::no, "no"}, EnumWord{Strategy::steps, "steps"},
                     EnumWord{Strategy::epoch, "epoch"}};
 }
+constexpr auto enum_words(SaveStrategy) {
+  return std::array{EnumWord{SaveStrategy::no, "no"}, EnumWord{SaveStrategy::steps, "steps"},
+                    EnumWord{SaveStrategy::epoch, "epoch"}, EnumWord{SaveStrategy::best, "best"}};
+}
 constexpr auto enum_words(Sampling) {
   return std::array{EnumWord{Sampling::random, "random"},
                     EnumWord{Sampling::sequential, "sequential"}};

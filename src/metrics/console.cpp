@@ -34,10 +34,6 @@ int64_t columns_of(int fd) {
   return ::ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
-double steady_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 /// `columns` wide; the last filled cell in eighths.
 std::string blocks(double share, int64_t columns, bool unicode) {
   constexpr std::array<std::string_view, 8> kEighths = {" ", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
@@ -63,10 +59,12 @@ size_t width_of(std::string_view text) {
 
 }  // namespace
 
-Console::Console(ConsoleOptions options)
-    : options_(std::move(options)), terminal_(::isatty(options_.bar_fd) == 1) {
-  if (!options_.clock) options_.clock = steady_seconds;
+double steady_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
+
+Console::Console(ConsoleOptions options)
+    : options_(std::move(options)), terminal_(::isatty(options_.bar_fd) == 1) {}
 
 Console::~Console() {
   if (shown_columns_ > 0) write_all(options_.bar_fd, "\n");
@@ -83,8 +81,6 @@ void Console::begin(const RunFacts& facts) {
 
 void Console::step(const StepRecord& record) {
   last_ = record;
-  window_.add(record);
-
   if (record.skipped) {
     print(fmt::format(
         "step {}: update skipped, {}; weights unchanged ({} skipped so far)\n", record.step,
@@ -92,7 +88,6 @@ void Console::step(const StepRecord& record) {
                                    : "gradient norm is " + significant(record.grad_norm, 6),
         record.skipped_steps));
   }
-  if (options_.logging_steps > 0 && record.step % options_.logging_steps == 0) log_line(record);
 
   const double now = options_.clock();
   if (terminal_) {
@@ -103,14 +98,13 @@ void Console::step(const StepRecord& record) {
   }
 }
 
-void Console::log_line(const StepRecord& record) {
+void Console::log(const LogRecord& record) {
   print(
       fmt::format("{{'loss': {}, 'grad_norm': {}, 'learning_rate': {}, 'epoch': {}, 'step': {}, "
                   "'tokens_per_second': {}, 'time_left': '{}'}}\n",
-                  rounded(window_.loss(), 4), significant(record.grad_norm, 6),
+                  rounded(record.loss, 4), significant(record.grad_norm, 6),
                   significant(record.learning_rate, 6), rounded(record.epoch, 4), record.step,
-                  rounded(window_.tokens_per_second(), 1), duration(seconds_left())));
-  window_ = {};
+                  rounded(record.tokens_per_second, 1), duration(seconds_left(record.step))));
 }
 
 void Console::evaluation(const EvalRecord& record) {
@@ -146,17 +140,17 @@ void Console::print(std::string_view text) {
   last_printed_ = options_.clock();
 }
 
-double Console::seconds_left() const {
-  const int64_t done = last_.step - facts_.resumed_step;
+double Console::seconds_left(int64_t step) const {
+  const int64_t done = step - facts_.resumed_step;
   if (done <= 0) return std::numeric_limits<double>::quiet_NaN();
   return (options_.clock() - started_) / static_cast<double>(done) *
-         static_cast<double>(facts_.total_steps - last_.step);
+         static_cast<double>(facts_.total_steps - step);
 }
 
 std::string Console::state_text(bool with_rate) const {
   const double elapsed = options_.clock() - started_;
   const int64_t done = last_.step - facts_.resumed_step;
-  std::string text = fmt::format("[{}<{}", duration(elapsed), duration(seconds_left()));
+  std::string text = fmt::format("[{}<{}", duration(elapsed), duration(seconds_left(last_.step)));
   if (done > 0) {
     if (with_rate && elapsed > 0) {
       const double rate = static_cast<double>(done) / elapsed;

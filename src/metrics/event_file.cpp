@@ -79,26 +79,20 @@ fs::path events_folder(const fs::path& output_dir, const std::string& logging_di
 }
 
 EventLog::EventLog(const EventLogOptions& options)
-    : logging_steps_(options.logging_steps),
-      file_(options.folder),
-      last_step_(options.resumed_step) {
+    : file_(options.folder), last_step_(options.resumed_step) {
   // What a killed run wrote after the checkpoint comes again.
   if (options.resumed_step > 0) file_.restart(options.resumed_step + 1);
   file_.text(options.resumed_step, "args/text_summary", options.arguments);
 }
 
-void EventLog::step(const StepRecord& record) {
-  window_.add(record);
-  last_step_ = record.step;
-  if (record.step % logging_steps_ != 0) return;
+void EventLog::log(const LogRecord& record) {
   file_.scalars(record.step, std::array<Scalar, 5>{{
-                                 {"train/loss", window_.loss()},
+                                 {"train/loss", record.loss},
                                  {"train/grad_norm", record.grad_norm},
                                  {"train/learning_rate", record.learning_rate},
                                  {"train/epoch", record.epoch},
-                                 {"perf/tokens_per_second", window_.tokens_per_second()},
+                                 {"perf/tokens_per_second", record.tokens_per_second},
                              }});
-  window_ = {};
 }
 
 void EventLog::evaluation(const EvalRecord& record) {

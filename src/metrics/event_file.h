@@ -1,6 +1,6 @@
 // What TensorBoard shows: scalars under Hugging Face Trainer's tags, in a new file of a folder.
 //
-//   every logging_steps  train/loss (of all trained tokens since the last), train/grad_norm,
+//   a line of the log    train/loss (of all trained tokens since the last), train/grad_norm,
 //                        train/learning_rate, train/epoch, perf/tokens_per_second
 //   an evaluation        eval/loss, eval/runtime, eval/samples_per_second, eval/steps_per_second,
 //                        train/epoch
@@ -15,7 +15,6 @@
 
 #include "metrics/appended_file.h"
 #include "metrics/event_record.h"
-#include "metrics/log_window.h"
 #include "metrics/record.h"
 
 namespace trireme::metrics {
@@ -44,7 +43,6 @@ std::filesystem::path events_folder(const std::filesystem::path& output_dir,
 
 struct EventLogOptions {
   std::filesystem::path folder;
-  int64_t logging_steps = 500;
   int64_t resumed_step = 0;
   std::string arguments = {};  // the effective configuration, as JSON
 };
@@ -53,15 +51,14 @@ class EventLog final : public Sink {
  public:
   explicit EventLog(const EventLogOptions& options);
   void begin(const RunFacts&) override {}
-  void step(const StepRecord& record) override;
+  void step(const StepRecord& record) override { last_step_ = record.step; }
+  void log(const LogRecord& record) override;
   void evaluation(const EvalRecord& record) override;
   void sync() override { file_.sync(); }
   void finish(const Summary& summary) override;
 
  private:
-  const int64_t logging_steps_;
   EventFile file_;
-  LogWindow window_;  // since the last scalars
   int64_t last_step_;
 };
 

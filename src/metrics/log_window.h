@@ -1,35 +1,36 @@
-// The steps between two lines of a log, summed up: no average of averages.
+// Which steps end with a line of the log, and what the line says.
 #pragma once
 
 #include <cstdint>
-#include <limits>
+#include <optional>
 
+#include "config/run_config.h"
 #include "metrics/record.h"
 
 namespace trireme::metrics {
 
-struct LogWindow {
-  double loss_sum = 0;
-  int64_t trained_tokens = 0;
-  int64_t input_tokens = 0;
-  double seconds = 0;
+struct LogPace {
+  config::Strategy strategy = config::Strategy::steps;
+  int64_t steps = 500;      // resolved: a number of steps
+  bool first_step = false;  // also the first of all
+};
 
-  void add(const StepRecord& record) {
-    if (!record.skipped) {
-      loss_sum += record.loss * static_cast<double>(record.trained_tokens);
-      trained_tokens += record.trained_tokens;
-    }
-    input_tokens += record.input_tokens;
-    seconds += record.step_seconds;
-  }
-  /// Of all trained tokens; NaN when there are none.
-  double loss() const {
-    return trained_tokens > 0 ? loss_sum / static_cast<double>(trained_tokens)
-                              : std::numeric_limits<double>::quiet_NaN();
-  }
-  double tokens_per_second() const {
-    return seconds > 0 ? static_cast<double>(input_tokens) / seconds : 0;
-  }
+class LogWindow {
+ public:
+  explicit LogWindow(const LogPace& pace) : pace_(pace) {}
+  /// Takes the next step. A line where one is due; the window is then empty again. Skipped steps
+  /// have no part in the loss.
+  std::optional<LogRecord> add(const StepRecord& record);
+
+ private:
+  bool due(const StepRecord& record) const;
+
+  LogPace pace_;
+  double loss_sum_ = 0;
+  int64_t trained_tokens_ = 0;
+  int64_t input_tokens_ = 0;
+  double seconds_ = 0;
+  int64_t all_tokens_ = 0;  // since the run began
 };
 
 }  // namespace trireme::metrics

@@ -2,83 +2,47 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
-#include <cstdlib>
-#include <limits>
-#include <optional>
+#include <cmath>
 #include <utility>
 
-#include "base/error.h"
-#include "base/file.h"
 #include "metrics/text.h"
 
 namespace trireme::metrics {
 
 namespace {
 
-namespace fs = std::filesystem;
+constexpr std::string_view kStep = "step";
 
-/// The text after `"key": ` in one of our lines; empty when the key is absent.
-std::string_view value_of(std::string_view line, std::string_view key) {
-  const std::string quoted = fmt::format("\"{}\": ", key);
-  const size_t at = line.find(quoted);
-  return at == std::string_view::npos ? std::string_view() : line.substr(at + quoted.size());
-}
-
-std::optional<int64_t> integer_of(std::string_view line, std::string_view key) {
-  const std::string_view text = value_of(line, key);
-  int64_t value = 0;
-  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (code != std::errc() || end == text.data() + text.size()) return std::nullopt;
-  if (*end != ',' && *end != '}') return std::nullopt;
-  return value;
+/// Hands the steps among the lines of a resumed run to `visit`.
+KeptLine only_steps(const KeptStep& visit) {
+  return [&visit, skipped_before = int64_t{0}](std::string_view line, int64_t step) mutable {
+    const auto trained_tokens = integer_of(line, "trained_tokens");
+    const auto skipped_steps = integer_of(line, "skipped_steps");
+    if (!visit || !trained_tokens || !skipped_steps) return;  // an evaluation
+    StepRecord record;
+    record.step = step;
+    record.epoch = real_of(line, "epoch");
+    record.loss = real_of(line, "loss");
+    record.grad_norm = real_of(line, "grad_norm");
+    record.learning_rate = real_of(line, "learning_rate");
+    record.trained_tokens = *trained_tokens;
+    record.step_seconds = real_of(line, "step_seconds");
+    record.input_tokens = std::llround(real_of(line, "tokens_per_second") * record.step_seconds);
+    record.skipped_steps = *skipped_steps;
+    record.skipped = std::exchange(skipped_before, *skipped_steps) != *skipped_steps;
+    record.ends_epoch = record.epoch == std::floor(record.epoch);
+    visit(record);
+  };
 }
 
 }  // namespace
 
-History cut_back(const fs::path& path, int64_t step) {
-  History history;
-  if (!fs::exists(path)) return history;
-  const std::string text = read_text_file(path, std::numeric_limits<int64_t>::max());
-  std::string kept;
-  kept.reserve(text.size());
-  int64_t line_number = 0, skipped_before = 0;
-  for (size_t begin = 0; begin < text.size();) {
-    ++line_number;
-    const size_t end = text.find('\n', begin);
-    if (end == std::string::npos) break;  // torn by a kill or a full disk
-    const std::string_view line(text.data() + begin, end - begin);
-    begin = end + 1;
-    const auto line_step = integer_of(line, "step");
-    if (!line_step || line.back() != '}') {
-      throw DataError(fmt::format("{}:{}: not a line of metrics", path.string(), line_number));
-    }
-    if (*line_step > step) continue;
-    kept.append(line).push_back('\n');
-    const auto trained_tokens = integer_of(line, "trained_tokens");
-    const auto skipped_steps = integer_of(line, "skipped_steps");
-    if (!trained_tokens || !skipped_steps) continue;  // an evaluation
-    history.last_step = *line_step;
-    if (std::exchange(skipped_before, *skipped_steps) != *skipped_steps) continue;
-    history.trained_tokens += *trained_tokens;
-    history.loss_sum += std::strtod(std::string(value_of(line, "loss")).c_str(), nullptr) *
-                        static_cast<double>(*trained_tokens);
-  }
-  if (kept.size() != text.size()) replace_file(path, kept);
-  return history;
-}
-
-MetricsFile::MetricsFile(const fs::path& path, int64_t resumed_step) {
-  if (resumed_step > 0) {
-    history_ = cut_back(path, resumed_step);
-  } else if (fs::exists(path)) {
-    rename_path(path, path.string() + ".old");
-  }
-  file_ = AppendedFile(path);
-}
+MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t resumed_step,
+                         const KeptStep& kept)
+    : file_(path, kStep, resumed_step, only_steps(kept)) {}
 
 void MetricsFile::step(const StepRecord& record) {
-  write_line(fmt::format(
+  file_.write(fmt::format(
       "{{\"step\": {}, \"epoch\": {}, \"loss\": {}, \"grad_norm\": {}, \"clip_coef\": {}, "
       "\"learning_rate\": {}, \"trained_tokens\": {}, \"tokens_per_second\": {}, "
       "\"step_seconds\": {}, \"skipped_steps\": {}}}\n",
@@ -93,17 +57,13 @@ void MetricsFile::evaluation(const EvalRecord& record) {
   const auto rate = [&](int64_t count) {
     return json_number(record.seconds > 0 ? static_cast<double>(count) / record.seconds : 0);
   };
-  write_line(
+  file_.write(
       fmt::format("{{\"step\": {}, \"epoch\": {}, \"eval_loss\": {}, \"eval_runtime\": {}, "
                   "\"eval_samples_per_second\": {}, \"eval_steps_per_second\": {}}}\n",
                   record.step, json_number(record.epoch), json_number(record.loss),
                   json_number(record.seconds), rate(record.samples), rate(record.batches)));
 }
 
-void MetricsFile::sync() { file_.sync(); }
-
 void MetricsFile::finish(const Summary&) { sync(); }
-
-void MetricsFile::write_line(std::string_view line) { file_.append(line); }
 
 }  // namespace trireme::metrics

@@ -10,46 +10,29 @@
 #pragma once
 
 #include <filesystem>
-#include <string>
-#include <string_view>
+#include <functional>
 
-#include "metrics/appended_file.h"
+#include "metrics/line_file.h"
 #include "metrics/record.h"
 
 namespace trireme::metrics {
 
-/// What the lines kept on a resume add up to, skipped steps left out of the sums.
-struct History {
-  int64_t last_step = 0;  // of the last step line kept; 0: none
-  double loss_sum = 0;    // sum of loss × trained_tokens
-  int64_t trained_tokens = 0;
-};
+/// A step that was logged before a resume; without clip_coef and samples.
+using KeptStep = std::function<void(const StepRecord& record)>;
 
-/// Removes the lines of steps after `step` and a torn last line: in a new file that takes the old
-/// one's place, so that a kill leaves one or the other. No file: nothing to do.
-/// Throws DataError `path:line: ...` on a line that is not ours, DeviceError when writing fails.
-History cut_back(const std::filesystem::path& path, int64_t step);
-
-/// Errors: DeviceError.
 class MetricsFile : public Sink {
  public:
-  /// Opens `path` for the steps after `resumed_step`: cut back to it, or, when that is 0, as a new
-  /// file; an earlier run's is then kept beside it with ".old" after its name.
-  MetricsFile(const std::filesystem::path& path, int64_t resumed_step);
-
-  const History& history() const { return history_; }
+  /// As LineFile opens it.
+  MetricsFile(const std::filesystem::path& path, int64_t resumed_step, const KeptStep& kept = {});
 
   void begin(const RunFacts&) override {}
   void step(const StepRecord& record) override;
   void evaluation(const EvalRecord& record) override;
-  void sync() override;
+  void sync() override { file_.sync(); }
   void finish(const Summary& summary) override;
 
  private:
-  void write_line(std::string_view line);
-
-  History history_;
-  AppendedFile file_;
+  LineFile file_;
 };
 
 }  // namespace trireme::metrics

@@ -19,6 +19,8 @@ struct RunFacts {
   int64_t num_trainable_parameters = 0;
   int64_t steps_per_epoch = 0;  // optimizer steps
   int64_t resumed_step = 0;     // the checkpoint's step; 0: a fresh run
+  /// Forward and backward of one token, as Hugging Face counts: 6 a weight outside the embedding.
+  double flops_per_token = 0;
   /// Further lines, (name, value): device, ranks, ZeRO stage, sequence length, ...
   std::vector<std::pair<std::string, std::string>> more = {};
 };
@@ -38,10 +40,22 @@ struct StepRecord {
   double step_seconds = 0;
   int64_t skipped_steps = 0;  // since the run began
   bool skipped = false;       // this step left the weights as they were
+  bool ends_epoch = false;
 
   double tokens_per_second() const {
     return step_seconds > 0 ? static_cast<double>(input_tokens) / step_seconds : 0;
   }
+};
+
+/// A line of the log: what the steps since the line before came to.
+struct LogRecord {
+  int64_t step = 0;  // the last of them, whose epoch, norm and rate these are
+  double epoch = 0;
+  double loss = 0;  // of all their trained tokens: no average of averages; NaN for none
+  double grad_norm = 0;
+  double learning_rate = 0;
+  double tokens_per_second = 0;
+  int64_t input_tokens = 0;  // since the run began, before a resume too
 };
 
 struct EvalRecord {
@@ -72,6 +86,8 @@ class Sink {
   virtual ~Sink() = default;
   virtual void begin(const RunFacts& facts) = 0;
   virtual void step(const StepRecord& record) = 0;
+  /// The line that a step ends with; comes before step() of that step.
+  virtual void log(const LogRecord&) {}
   virtual void evaluation(const EvalRecord& record) = 0;
   /// Blocks until everything told so far would survive a power cut.
   virtual void sync() = 0;

@@ -15,6 +15,8 @@
 #include "metrics/console.h"
 #include "metrics/deepspeed_monitor.h"
 #include "metrics/event_file.h"
+#include "metrics/metrics_file.h"
+#include "metrics/trainer_log.h"
 
 namespace trireme::metrics {
 
@@ -35,39 +37,60 @@ bool terminal_speaks_utf8() {
 
 }  // namespace
 
-Reporter::Reporter(const config::RunConfig& config, const ReporterOptions& options) {
+Reporter::Reporter(const config::RunConfig& config, const ReporterOptions& options)
+    : window_(options.pace) {
   if (options.rank != 0) return;
 
   const std::filesystem::path folder = config.output_dir;
   make_folders(folder);
   auto console = std::make_unique<Console>(
       ConsoleOptions{.bar_fd = config.disable_tqdm ? kNoTerminal : STDERR_FILENO,
-                     .logging_steps = options.logging_steps,
                      .unicode = terminal_speaks_utf8()});
-  auto file = std::make_unique<MetricsFile>(folder / "metrics.jsonl", options.resumed_step);
-  totals_ = file->history();
-  if (totals_.last_step < options.resumed_step) {
+  auto file = std::make_unique<MetricsFile>(folder / "metrics.jsonl", options.resumed_step,
+                                            [this](const StepRecord& record) { replay(record); });
+  if (last_step_ < options.resumed_step) {
     console->print(
         fmt::format("metrics.jsonl has no lines of steps {} to {}; it goes on after them\n",
-                    totals_.last_step + 1, options.resumed_step));
+                    last_step_ + 1, options.resumed_step));
   }
+  const TrainerState::Pace pace = {options.pace.steps, options.eval_steps, options.save_steps};
+  auto state = std::make_unique<TrainerState>(folder, pace, options.saved_state);
+  trainer_state_ = state.get();
   sinks_.push_back(std::move(file));
+  sinks_.push_back(std::make_unique<TrainerLog>(folder / "trainer_log.jsonl", options.resumed_step,
+                                                steady_seconds));
+  sinks_.push_back(std::move(state));
+  add_events(config, options);
+  sinks_.push_back(std::move(console));
+}
+
+void Reporter::add_events(const config::RunConfig& config, const ReporterOptions& options) {
   if (std::ranges::count(config.report_to, "tensorboard") > 0) {
-    sinks_.push_back(std::make_unique<EventLog>(
-        EventLogOptions{.folder = events_folder(folder, config.logging_dir, options.resumed_step),
-                        .logging_steps = options.logging_steps,
-                        .resumed_step = options.resumed_step,
-                        .arguments = config::to_json(config)}));
+    sinks_.push_back(std::make_unique<EventLog>(EventLogOptions{
+        .folder = events_folder(config.output_dir, config.logging_dir, options.resumed_step),
+        .resumed_step = options.resumed_step,
+        .arguments = config::to_json(config)}));
   }
   const MonitorFolders monitors{config.monitor_tensorboard_dir, config.monitor_csv_dir};
   if (!monitors.tensorboard.empty() || !monitors.csv.empty()) {
     sinks_.push_back(std::make_unique<DeepspeedMonitor>(monitors));
   }
-  sinks_.push_back(std::move(console));
 }
 
-Reporter::Reporter(std::vector<std::unique_ptr<Sink>> sinks, History history)
-    : sinks_(std::move(sinks)), totals_(history) {}
+Reporter::Reporter(std::vector<std::unique_ptr<Sink>> sinks, const LogPace& pace)
+    : sinks_(std::move(sinks)), window_(pace) {}
+
+std::optional<LogRecord> Reporter::count(const StepRecord& record) {
+  last_step_ = record.step;
+  epoch_ = record.epoch;
+  if (!record.skipped) {
+    trained_tokens_ += record.trained_tokens;
+    loss_sum_ += record.loss * static_cast<double>(record.trained_tokens);
+  }
+  return window_.add(record);
+}
+
+void Reporter::replay(const StepRecord& record) { count(record); }
 
 void Reporter::begin(const RunFacts& facts) {
   started_ = std::chrono::steady_clock::now();
@@ -78,13 +101,19 @@ void Reporter::step(const StepRecord& record) {
   ++steps_;
   samples_ += record.samples;
   input_tokens_ += record.input_tokens;
-  totals_.last_step = record.step;
-  if (!record.skipped) {
-    totals_.trained_tokens += record.trained_tokens;
-    totals_.loss_sum += record.loss * static_cast<double>(record.trained_tokens);
+  const std::optional<LogRecord> line = count(record);
+  for (const auto& sink : sinks_) {
+    if (line) sink->log(*line);
+    sink->step(record);
   }
-  epoch_ = record.epoch;
-  for (const auto& sink : sinks_) sink->step(record);
+}
+
+void Reporter::set_best(const BestModel& best) {
+  if (trainer_state_ != nullptr) trainer_state_->set_best(best);
+}
+
+std::string Reporter::trainer_state() const {
+  return trainer_state_ == nullptr ? "" : trainer_state_->text();
 }
 
 void Reporter::evaluation(const EvalRecord& record) {
@@ -105,9 +134,8 @@ Summary Reporter::finish() {
       .samples_per_second = a_second(samples_),
       .steps_per_second = a_second(steps_),
       .tokens_per_second = a_second(input_tokens_),
-      .loss = totals_.trained_tokens > 0
-                  ? totals_.loss_sum / static_cast<double>(totals_.trained_tokens)
-                  : std::numeric_limits<double>::quiet_NaN(),
+      .loss = trained_tokens_ > 0 ? loss_sum_ / static_cast<double>(trained_tokens_)
+                                  : std::numeric_limits<double>::quiet_NaN(),
       .epoch = epoch_,
   };
   for (const auto& sink : sinks_) sink->finish(summary);

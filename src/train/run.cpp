@@ -16,6 +16,7 @@
 #include "metrics/reporter.h"
 #include "metrics/text.h"
 #include "model/hub_cache.h"
+#include "train/pace.h"
 #include "train/run_files.h"
 #include "train/run_identity.h"
 #include "train/session.h"
@@ -26,13 +27,16 @@ namespace trireme::train {
 namespace {
 
 using config::RunConfig;
-using config::Strategy;
+using config::SaveStrategy;
 using ops::Control;
 
-/// Whether something with a strategy and an interval happens after a step.
-bool due(Strategy strategy, int64_t interval, int64_t steps_done, bool epoch_ended) {
-  if (strategy == Strategy::epoch) return epoch_ended;
-  return strategy == Strategy::steps && interval > 0 && steps_done % interval == 0;
+/// 6 a weight outside the embedding.
+double flops_per_token(const model::ModelGraph& model) {
+  int64_t weights = 0;
+  for (const model::Parameter& parameter : model.parameters) {
+    if (!parameter.name.ends_with("embed_tokens.weight")) weights += parameter.size();
+  }
+  return 6.0 * static_cast<double>(weights);
 }
 
 class Run {
@@ -42,6 +46,7 @@ class Run {
       : parsed_(parsed),
         config_(parsed.config),
         data_(data),
+        pace_(config_, data.plan()),
         backend_(backend),
         ranks_(ranks),
         layout_(config::layout_of(config_, ranks.world_size())),
@@ -55,13 +60,8 @@ class Run {
       const exec::Ticket ticket = session_.step(step, extents);
       report();  // the step before, while this one runs
       running_ = {ticket, step};
-      const bool last = step + 1 == data_.total_steps();
-      const bool epoch_ended = (step + 1) % data_.plan().steps_per_epoch() == 0 || last;
-      if (due(config_.eval_strategy, eval_steps_, step + 1, epoch_ended)) evaluate();
-      if (last ? config_.save_strategy != Strategy::no
-               : due(config_.save_strategy, save_steps_, step + 1, epoch_ended)) {
-        save();
-      }
+      const bool best = pace_.evaluates(step + 1) && judge(evaluate());
+      if (pace_.saves(step + 1) || (best && config_.save_strategy == SaveStrategy::best)) save();
     }
     finish();
   }
@@ -127,19 +127,21 @@ class Run {
   }
 
   void start() {
-    const int64_t total = data_.total_steps();
-    save_steps_ = config::count_steps(config_.save_steps, total);
-    eval_steps_ = config::count_steps(config_.eval_steps, total);
     load();
     metrics::ReporterOptions options;
     options.rank = ranks_.rank();
-    options.logging_steps = std::max<int64_t>(1, config::count_steps(config_.logging_steps, total));
+    options.pace = {config_.logging_strategy, pace_.logging_steps(), config_.logging_first_step};
+    options.eval_steps = pace_.eval_steps();
+    options.save_steps = pace_.save_steps();
     options.resumed_step = first_step_;
+    options.saved_state = saved_state_;
     reporter_.emplace(config_, options);
+    if (best_) reporter_->set_best(*best_);
     print_configuration();
     reporter_->begin(facts());
     print_memory();
     last_report_ = std::chrono::steady_clock::now();
+    if (config_.eval_on_start && first_step_ == 0) evaluate();
   }
 
   void load() {
@@ -149,7 +151,7 @@ class Run {
       for (const std::string& sentence : differences(source.state().at("run"), run_description_)) {
         say("resume: " + sentence);
       }
-      first_step_ = source.step();
+      take_history(source);
       choose_algorithms(source.state().value("algorithms", std::string()));
       fill(source);
       return;
@@ -161,6 +163,24 @@ class Run {
     } else {
       FolderSource source(config_.model_name_or_path, session_.plan().model);
       fill(source);
+    }
+  }
+
+  /// What the run had come to when it saved.
+  void take_history(const CheckpointSource& source) {
+    const std::filesystem::path folder = source.folder();
+    if (source.only_model()) {
+      throw ConfigError("resume_from_checkpoint", folder.string(),
+                        "it holds only the model (save_only_model); to start from its weights give "
+                        "it as --model_name_or_path");
+    }
+    first_step_ = source.step();
+    if (const Json best = source.state().value("best", Json()); !best.is_null()) {
+      best_ = {best.at("step"), best.at("metric"), best.at("checkpoint")};
+    }
+    std::error_code ignored;
+    if (ranks_.rank() == 0 && std::filesystem::exists(folder / kTrainerState, ignored)) {
+      saved_state_ = read_json(folder / kTrainerState, {.max_bytes = int64_t{1} << 30});
     }
   }
 
@@ -201,6 +221,7 @@ class Run {
       if (parameter.trainable) facts.num_trainable_parameters += parameter.size();
     }
     facts.steps_per_epoch = data_.plan().steps_per_epoch();
+    facts.flops_per_token = flops_per_token(session_.plan().model);
     facts.resumed_step = first_step_;
     facts.more = backend_.facts();
     facts.more.emplace_back("Data ranks", std::to_string(layout_.dp));
@@ -269,6 +290,7 @@ class Run {
     record.step_seconds = std::chrono::duration<double>(now - last_report_).count();
     record.skipped_steps = static_cast<int64_t>(value(control_, Control::skipped_steps));
     record.skipped = value(control_, Control::skip) != 0;
+    record.ends_epoch = pace_.ends_epoch(record.step);
     last_report_ = now;
     reporter_->step(record);
     running_.step = -1;
@@ -290,7 +312,7 @@ class Run {
     session_.flush();
   }
 
-  void evaluate() {
+  metrics::EvalRecord evaluate() {
     const int64_t step = running_.step >= 0 ? running_.step + 1 : steps_done();
     settle();
     const auto start = std::chrono::steady_clock::now();
@@ -299,13 +321,34 @@ class Run {
     const auto now = std::chrono::steady_clock::now();
     metrics::EvalRecord record;
     record.step = step;
-    record.epoch = data_.plan().epoch_after(step - 1);
+    record.epoch = step > 0 ? data_.plan().epoch_after(step - 1) : 0;
     record.loss = sums.tokens > 0 ? sums.loss / sums.tokens : std::nan("");
     record.seconds = std::chrono::duration<double>(now - start).count();
     record.samples = data_.evaluation_samples();
     record.batches = static_cast<int64_t>(extents.size());
     reporter_->evaluation(record);
+    evaluated_step_ = step;
     last_report_ = now;
+    return record;
+  }
+
+  /// Whether this is the best model so far; where one shall be loaded, of those that are saved.
+  bool judge(const metrics::EvalRecord& record) {
+    const bool saved = config_.save_strategy == SaveStrategy::best || pace_.saves(record.step);
+    if (config_.load_best_model_at_end && !saved) return false;
+    if (std::isnan(record.loss) || (best_ && record.loss >= best_->metric)) return false;
+    best_ = {record.step, record.loss, saved ? checkpoint_path(record.step) : ""};
+    reporter_->set_best(*best_);
+    return true;
+  }
+
+  std::string checkpoint_path(int64_t step) const {
+    return std::filesystem::path(config_.output_dir) / checkpoint::folder_name(step);
+  }
+
+  std::optional<int64_t> best_step() const {
+    if (!best_ || best_->checkpoint.empty()) return std::nullopt;
+    return best_->step;
   }
 
   int64_t steps_done() const { return static_cast<int64_t>(value(control_, Control::global_step)); }
@@ -313,10 +356,17 @@ class Run {
   void save() {
     settle();
     reporter_->sync();
-    const SavePlace place{config_.output_dir, config_.model_name_or_path, steps_done(),
-                          config_.save_total_limit};
-    const auto result = save_checkpoint(session_, ranks_, place, control_,
-                                        {{"run", run_description_}, {"algorithms", algorithms_}});
+    SavePlace place{config_.output_dir, config_.model_name_or_path, steps_done(),
+                    config_.save_total_limit};
+    place.best_step = best_step();
+    place.only_model = config_.save_only_model;
+    place.trainer_state = reporter_->trainer_state();
+    Json state = {{"run", run_description_}, {"algorithms", algorithms_}};
+    if (best_) {
+      state["best"] = {
+          {"step", best_->step}, {"metric", best_->metric}, {"checkpoint", best_->checkpoint}};
+    }
+    const auto result = save_checkpoint(session_, ranks_, place, control_, state);
     say(fmt::format("Saved {} ({})", result.folder.string(), human_bytes(result.total_bytes)));
     if (!result.warning.empty()) say("warning: " + result.warning);
     last_report_ = std::chrono::steady_clock::now();
@@ -324,10 +374,24 @@ class Run {
 
   void finish() {
     settle();
+    if (config_.load_best_model_at_end) load_best();
+    if (config_.do_eval && evaluated_step_ != steps_done()) evaluate();
     export_model(session_, ranks_, config_.model_name_or_path, config_.output_dir);
-    if (config_.save_strategy != Strategy::no) tidy();
+    if (config_.save_strategy != SaveStrategy::no) tidy();
     reporter_->finish();
     say(fmt::format("Model saved in {}", config_.output_dir));
+  }
+
+  /// From here on the session holds the model of the best checkpoint, and no optimizer state.
+  void load_best() {
+    if (!best_step()) return say("note: no evaluation had a loss, the last model is kept");
+    const auto folder =
+        checkpoint::open_named(checkpoint_path(best_->step), "load_best_model_at_end", ranks_);
+    FolderSource source(folder, session_.plan().model);
+    fill(source);
+    say(fmt::format("Loaded the best model, {} (eval_loss {})", folder.string(),
+                    metrics::significant(best_->metric, 6)));
+    if (best_->step != steps_done()) evaluated_step_ = -1;
   }
 
   /// What a killed run could not clear away after its last save.
@@ -335,7 +399,7 @@ class Run {
     if (ranks_.rank() != 0) return;
     try {
       checkpoint::remove_leftovers(config_.output_dir);
-      checkpoint::rotate(config_.output_dir, config_.save_total_limit);
+      checkpoint::rotate(config_.output_dir, config_.save_total_limit, best_step());
     } catch (const DeviceError& error) {
       say(fmt::format("warning: {}", error.what()));
     }
@@ -344,6 +408,7 @@ class Run {
   const config::ParseResult& parsed_;
   const RunConfig& config_;
   RunData& data_;
+  Pace pace_;
   device::Backend& backend_;
   checkpoint::Coordinator& ranks_;
   mesh::Layout layout_;
@@ -352,9 +417,10 @@ class Run {
   uint64_t program_hash_ = 0;
   Session session_;
   std::optional<metrics::Reporter> reporter_;
-  int64_t save_steps_ = 0;
-  int64_t eval_steps_ = 0;
   int64_t first_step_ = 0;
+  Json saved_state_;  // trainer_state.json of the checkpoint, on rank 0
+  std::optional<metrics::BestModel> best_;
+  int64_t evaluated_step_ = -1;  // whose model was evaluated last
   Running running_;
   ControlValues control_{};
   std::chrono::steady_clock::time_point last_report_;

@@ -40,7 +40,7 @@ RunData::RunData(const config::RunConfig& config, const model::ModelConfig& mode
       train_(std::make_unique<data::BatchSource>(
           training_, data::StepPlan(step_options(config, training_.size(), data_ranks)), data_rank,
           token_multiple)) {
-  if (config.eval_strategy == config::Strategy::no) return;
+  if (!config.evaluates()) return;
   evaluation_set_ = std::make_unique<data::Dataset>(
       data::Dataset::load(config.eval_path, dataset_options(config, model)));
   evaluation_ = std::make_unique<data::BatchSource>(

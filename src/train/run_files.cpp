@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "checkpoint/hf_export.h"
 #include "checkpoint/hf_shared_writer.h"
 
@@ -226,10 +227,17 @@ checkpoint::SaveResult save_checkpoint(Session& session, checkpoint::Coordinator
   request.output_dir = place.output_dir;
   request.step = place.step;
   request.save_total_limit = place.save_total_limit;
-  checkpoint::CheckpointWriter writer(request, saved_pieces(session.plan()), ranks);
+  request.best_step = place.best_step;
+  std::vector<checkpoint::Piece> pieces;
+  if (!place.only_model) pieces = saved_pieces(session.plan());
+  checkpoint::CheckpointWriter writer(request, std::move(pieces), ranks);
   WriterSink sink(writer);
-  session.save(sink);
+  if (!place.only_model) session.save(sink);
   try {
+    if (ranks.rank() == 0) {
+      write_new_file(writer.folder() / kTrainerState, place.trainer_state);
+      writer.include(checkpoint::record_of(std::string(kTrainerState), place.trainer_state));
+    }
     for (const auto& file :
          export_weights(session, ranks, place.model_folder, writer.folder())) {
       writer.include(file);

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/json.h"
@@ -20,7 +21,10 @@ class CheckpointSource final : public StateSource {
  public:
   /// `folder` was verified by find_newest or open_named.
   explicit CheckpointSource(const std::filesystem::path& folder) : reader_(folder) {}
+  const std::filesystem::path& folder() const { return reader_.folder(); }
   int64_t step() const { return reader_.step(); }
+  /// Whether it was saved with only_model.
+  bool only_model() const { return reader_.manifest().tensors.empty(); }
   const Json& state() const { return reader_.state(); }
   void read(const model::Parameter& parameter, plan::Plane plane, const mesh::Box& box,
             float* out) override;
@@ -29,6 +33,9 @@ class CheckpointSource final : public StateSource {
  private:
   checkpoint::CheckpointReader reader_;
 };
+
+/// As Hugging Face calls what metrics/trainer_state.h writes.
+inline constexpr std::string_view kTrainerState = "trainer_state.json";
 
 /// ConfigError when no file can be made in `output_dir`, which need not exist yet. Changes nothing.
 void check_output_dir(const std::string& output_dir);
@@ -44,6 +51,9 @@ struct SavePlace {
   std::filesystem::path model_folder;  // whose config and tokenizer files are copied
   int64_t step = 0;
   int64_t save_total_limit = 0;
+  std::optional<int64_t> best_step = {};  // of a checkpoint that is kept in any case
+  bool only_model = false;                // no state to resume from
+  std::string trainer_state = {};         // of rank 0: the text of trainer_state.json
 };
 
 /// Collective: writes and publishes output_dir/checkpoint-N with the Hugging Face weights beside

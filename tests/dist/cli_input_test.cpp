@@ -54,6 +54,26 @@ TEST_F(BadInput, AllContradictionsAreToldAtOnce) {
                  4);  // a title and one line each
 }
 
+/// A file of stage 3 as people have it: its sizes are of 8 data ranks.
+TEST_F(BadInput, ADeepspeedFileRunsWhereItsSizesFitAndItsKeysAreBuilt) {
+  const fs::path cases = fs::path(TRIREME_SOURCE_DIR) / "tests/data/config/cases";
+  const Flags flags = with(work_.flags(), {{"deepspeed", cases / "ds_config_z3_on_device.json"},
+                                           {"gradient_accumulation_steps", "8"},
+                                           {"bf16", "true"},
+                                           {"max_steps", "2"}});
+  expect_refused(train(with(flags, {{"deepspeed", cases / "ds_config_z3.json"}})),
+                 {"zero_optimization.offload_optimizer.device = cpu", "offload_param.device = cpu"},
+                 3);
+  const Words words = command("train", flags);
+  expect_refused(work_.run(launched(2, words)),
+                 {"x 2 data ranks = 32: set train_batch_size to 32, or gradient_accumulation_steps "
+                  "to 32, or per_device_train_batch_size to 8, or run on 8 data ranks"});
+  const Outcome outcome = work_.run(launched(8, words));
+  EXPECT_EQ(outcome.code, 0) << outcome.text();
+  EXPECT_TRUE(has(outcome.out, "ZeRO stage = 3")) << outcome.out;
+  EXPECT_TRUE(has(outcome.out, "& accumulation) = 128")) << outcome.out;
+}
+
 TEST_F(BadInput, DeepspeedKeysThatDoNotExistAreToldWithTheNearest) {
   write_text(work_ / "ds.json", R"({"zero_optimization": {"stag": 2}})");
   expect_refused(train({{"deepspeed", work_ / "ds.json"}}),

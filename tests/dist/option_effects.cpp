@@ -154,6 +154,7 @@ const Flags kZero3 = {{"world_size", "4"}, {"zero_stage", "3"}};
 const Flags kSaves = {{"save_strategy", "steps"}, {"save_steps", "1"}};
 const Flags kEvaluates = {
     {"eval_path", "HERE/eval.jsonl"}, {"eval_strategy", "steps"}, {"eval_steps", "3"}};
+const Flags kSaves3 = {{"save_strategy", "steps"}, {"save_steps", "3"}};
 
 }  // namespace
 
@@ -238,9 +239,16 @@ std::vector<Effect> option_effects() {
       {"save_steps", "3", files(kSaves)},
       {"save_total_limit", "1", files(kSaves)},
       {"resume_from_checkpoint", "true", says("there is no checkpoint in")},
+      {"save_only_model", "true", files(kSaves)},
+      {"logging_strategy", "epoch", silences("'step': 1,", {{"logging_steps", "1"}})},
+      {"logging_first_step", "true", says("'step': 1,")},
       {"logging_steps", "2", says("'loss'")},
       {"eval_strategy", "epoch", metrics(kEvaluates)},
       {"eval_steps", "2", metrics(kEvaluates)},
+      {"eval_delay", "4", metrics(kEvaluates)},
+      {"eval_on_start", "true", metrics(kEvaluates)},
+      {"do_eval", "true", metrics(kEvaluates)},
+      {"load_best_model_at_end", "true", says("Loaded the best model", with(kEvaluates, kSaves3))},
       {"report_to", "tensorboard", writes("out/runs")},
       {"logging_dir", "HERE/events", writes("events", {{"report_to", "tensorboard"}})},
       {"monitor_tensorboard_dir", "HERE/monitor", writes("monitor")},
@@ -294,8 +302,8 @@ const Laboratory::Training& Laboratory::train(const Flags& flags) {
   if (training.outcome.code != 0) return training;
   training.metrics = read_metrics(output / "metrics.jsonl");
   training.step_seconds = step_seconds(output / "metrics.jsonl");
-  for (const auto& entry : fs::directory_iterator(output)) {
-    training.files.insert(entry.path().filename());
+  for (const auto& entry : fs::recursive_directory_iterator(output)) {
+    training.files.insert(fs::relative(entry.path(), output));
   }
   return training;
 }

@@ -23,7 +23,10 @@ Words company(const Option& row) {
     words.push_back(row.name == "pipeline_schedule" ? "--virtual_pipeline_size=2"
                                                     : "--pipeline_schedule=interleaved");
   }
-  if (row.name == "eval_strategy") words.push_back("--eval_path=eval.jsonl");
+  if (row.name != "eval_path") words.push_back("--eval_path=eval.jsonl");
+  if (row.name == "save_strategy" || row.name == "load_best_model_at_end") {
+    words.push_back("--eval_strategy=steps");
+  }
   return words;
 }
 
@@ -300,6 +303,31 @@ TEST(Rules, SettingsThatNeedEachOther) {
   }
 }
 
+TEST(Rules, TheBestModelMustBeSaved) {
+  const auto error = [](Words words) {
+    words.insert(words.end(), {"--load_best_model_at_end", "--eval_path", "e"});
+    return parse_error(words);
+  };
+  const std::string best = "load_best_model_at_end = true: ";
+  EXPECT_EQ(error({}), best + "needs --eval_strategy and --eval_path");
+  EXPECT_EQ(error({"--eval_strategy", "epoch"}),
+            best +
+                "eval_strategy epoch and save_strategy steps must be the same, or "
+                "save_strategy best");
+  EXPECT_EQ(error({"--eval_strategy=steps", "--eval_steps=100", "--save_steps=250"}),
+            best + "save_steps 250 must be a multiple of eval_steps 100");
+  EXPECT_EQ(error({"--eval_strategy=steps", "--eval_steps=0.1", "--save_steps=200"}),
+            best + "save_steps 200 must be a multiple of eval_steps 0.1");
+  EXPECT_EQ(error({"--eval_strategy=steps", "--logging_steps=100", "--save_steps=50"}),
+            best + "save_steps 50 must be a multiple of eval_steps 100");
+  EXPECT_EQ(error({"--eval_strategy=steps", "--eval_steps=0.1", "--save_steps=0.3"}), "");
+  EXPECT_EQ(error({"--eval_strategy=epoch", "--save_strategy=epoch"}), "");
+  EXPECT_EQ(error({"--eval_strategy=epoch", "--save_strategy=best"}), "");
+  EXPECT_EQ(parse_error({"--save_strategy", "best"}),
+            "save_strategy = best: needs --eval_strategy and --eval_path");
+  EXPECT_EQ(parse_error({"--do_eval"}), "do_eval = true: needs --eval_path FILE.jsonl");
+}
+
 TEST(Rules, SettingsThatOthersLeaveWithoutEffectAreReported) {
   const auto notices = [](const Words& words) { return joined(parse_words(words).notices); };
   EXPECT_EQ(notices({"--eval_path", "e"}), "eval_path has no effect: eval_strategy = no\n");
@@ -307,6 +335,9 @@ TEST(Rules, SettingsThatOthersLeaveWithoutEffectAreReported) {
             "num_train_epochs has no effect: max_steps = 9\n");
   EXPECT_EQ(notices({"--save_strategy", "epoch", "--save_steps", "9"}),
             "save_steps has no effect: save_strategy = epoch\n");
+  EXPECT_EQ(notices({"--logging_strategy", "epoch", "--logging_steps", "9"}),
+            "logging_steps has no effect: logging_strategy = epoch\n");
+  EXPECT_EQ(notices({"--eval_delay", "9"}), "eval_delay has no effect: eval_strategy = no\n");
   EXPECT_EQ(notices({"--optim", "sgd", "--adam_beta1", "0.8"}),
             "adam_beta1 has no effect: optim = sgd\n");
   EXPECT_EQ(notices({"--stage3_max_live_parameters", "9"}),

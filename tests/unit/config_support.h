@@ -145,6 +145,7 @@ inline Json good_value(const Option& row) {
   if (row.name == "warmup_ratio") return 0.25;
   if (row.name == "use_cpu") return true;
   if (row.name == "torch_dtype") return "bfloat16";
+  if (row.name == "save_strategy") return "best";
   switch (row.rule.kind) {
     case Kind::boolean:
       return !row.get(RunConfig{}).get<bool>();

@@ -1,5 +1,6 @@
 // Watching a run: exact strings, the log across a resume, the progress line on a real terminal.
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <pty.h>
 #include <sys/resource.h>
@@ -12,6 +13,7 @@
 #include <fstream>
 #include <limits>
 #include <sstream>
+#include <vector>
 
 #include "base/error.h"
 #include "metrics/console.h"
@@ -180,11 +182,18 @@ TEST(MetricsFile, ResumeCutsBackToTheCheckpoint) {
   }
   write_text(path, read_text(path) + "{\"step\": 5, \"ep");  // as a kill leaves it
 
-  MetricsFile file(path, 3);
+  std::vector<StepRecord> replayed;
+  MetricsFile file(path, 3, [&](const StepRecord& record) { replayed.push_back(record); });
   EXPECT_EQ(read_text(path), kept);
-  EXPECT_EQ(file.history().last_step, 3);
-  EXPECT_EQ(file.history().trained_tokens, 200);
-  EXPECT_EQ(file.history().loss_sum, 100 * (8.0 + 6.0));
+  ASSERT_EQ(replayed.size(), 3u);
+  for (size_t i = 0; i < replayed.size(); ++i) {
+    EXPECT_EQ(replayed[i].step, static_cast<int64_t>(i) + 1);
+    EXPECT_EQ(replayed[i].skipped, i == 1);
+    EXPECT_EQ(replayed[i].trained_tokens, 100);
+    EXPECT_EQ(replayed[i].input_tokens, 128);
+    EXPECT_EQ(replayed[i].ends_epoch, false);
+  }
+  EXPECT_EQ(replayed[2].loss, 6.0);
   file.step(step_record(4));
   EXPECT_EQ(read_text(path).find(kept), 0u);
   EXPECT_FALSE(fs::exists(path.string() + ".tmp"));
@@ -193,11 +202,11 @@ TEST(MetricsFile, ResumeCutsBackToTheCheckpoint) {
 TEST(MetricsFile, CuttingBackNothingLeavesTheFileAlone) {
   TempFolder folder;
   const fs::path path = folder / "metrics.jsonl";
-  EXPECT_EQ(cut_back(path, 5).last_step, 0);
+  cut_back(path, "step", 5);
   EXPECT_FALSE(fs::exists(path));
   MetricsFile(path, 0).step(step_record(1));
   const std::string before = read_text(path);
-  EXPECT_EQ(cut_back(path, 5).last_step, 1);
+  cut_back(path, "step", 5);
   EXPECT_EQ(read_text(path), before);
 }
 
@@ -215,7 +224,7 @@ TEST(MetricsFile, ForeignLineIsNamed) {
   const fs::path path = folder / "metrics.jsonl";
   MetricsFile(path, 0).step(step_record(1));
   write_text(path, read_text(path) + "{\"loss\": 3}\n");
-  EXPECT_EQ(message_of<DataError>([&] { cut_back(path, 1); }),
+  EXPECT_EQ(message_of<DataError>([&] { cut_back(path, "step", 1); }),
             path.string() + ":2: not a line of metrics");
 }
 
@@ -236,7 +245,7 @@ TEST(MetricsFile, AFullDiskIsAnErrorThatNamesTheFile) {
   std::signal(SIGXFSZ, SIG_DFL);
   EXPECT_EQ(said, "write('" + path.string() + "'): File too large");
   EXPECT_GT(read_text(path).size(), first.size());
-  EXPECT_EQ(cut_back(path, 2).last_step, 1);  // the half line goes when the run is resumed
+  cut_back(path, "step", 2);  // the half line goes when the run is resumed
   EXPECT_EQ(read_text(path), first);
 }
 
@@ -268,6 +277,9 @@ class Recorder : public Sink {
   void step(const StepRecord& record) override {
     calls_->push_back("step " + std::to_string(record.step));
   }
+  void log(const LogRecord& record) override {
+    calls_->push_back(fmt::format("log {} of loss {}", record.step, record.loss));
+  }
   void evaluation(const EvalRecord&) override { calls_->push_back("evaluation"); }
   void sync() override { calls_->push_back("sync"); }
   void finish(const Summary&) override { calls_->push_back("finish"); }
@@ -280,7 +292,8 @@ TEST(Reporter, TrainLossIsOverTokensAcrossAResumeWithoutSkippedSteps) {
   std::vector<std::string> calls;
   std::vector<std::unique_ptr<Sink>> sinks;
   sinks.push_back(std::make_unique<Recorder>(&calls));
-  Reporter reporter(std::move(sinks), {.last_step = 1, .loss_sum = 800, .trained_tokens = 100});
+  Reporter reporter(std::move(sinks), {.steps = 2});
+  reporter.replay(step_record(1));  // loss 8
   reporter.begin({});
   StepRecord second = step_record(2);  // loss 7
   second.trained_tokens = 300;
@@ -291,11 +304,12 @@ TEST(Reporter, TrainLossIsOverTokensAcrossAResumeWithoutSkippedSteps) {
   const Summary summary = reporter.finish();
   EXPECT_EQ(summary.loss, (800 + 7.0 * 300) / 400);
   EXPECT_EQ(summary.epoch, 0.75);
-  EXPECT_EQ(calls, (std::vector<std::string>{"begin", "step 2", "step 3", "evaluation", "sync",
-                                             "finish"}));
+  EXPECT_EQ(calls, (std::vector<std::string>{"begin", "log 2 of loss 7.25", "step 2", "step 3",
+                                             "evaluation", "sync", "finish"}));
 }
 
-/// A console on two descriptors, with a clock that the test turns.
+/// A console on two descriptors, with a clock that the test turns. It hears of steps and lines of
+/// the log as from a reporter.
 class ConsoleTest : public testing::Test {
  protected:
   void TearDown() override {
@@ -304,20 +318,24 @@ class ConsoleTest : public testing::Test {
 
   /// Lines go to a pipe; the bar to the pipe too (no terminal), or to a terminal of `columns`.
   Console open(int64_t logging_steps, unsigned short columns = 0) {
+    window_ = LogWindow({.steps = logging_steps});
     EXPECT_EQ(::pipe2(lines_, O_NONBLOCK), 0);
-    if (columns == 0) return Console(options(logging_steps, lines_[1], lines_[1]));
+    if (columns == 0) return Console(options(lines_[1], lines_[1]));
     winsize size{.ws_row = 24, .ws_col = columns, .ws_xpixel = 0, .ws_ypixel = 0};
     EXPECT_EQ(::openpty(&master_, &slave_, nullptr, nullptr, &size), 0);
     EXPECT_EQ(::fcntl(master_, F_SETFL, O_NONBLOCK), 0);
-    return Console(options(logging_steps, slave_, slave_));
+    return Console(options(slave_, slave_));
   }
 
-  ConsoleOptions options(int64_t logging_steps, int line_fd, int bar_fd) {
-    return {.line_fd = line_fd,
-            .bar_fd = bar_fd,
-            .logging_steps = logging_steps,
-            .unicode = unicode_,
-            .clock = [this] { return now_; }};
+  ConsoleOptions options(int line_fd, int bar_fd) {
+    return {.line_fd = line_fd, .bar_fd = bar_fd, .unicode = unicode_, .clock = [this] {
+              return now_;
+            }};
+  }
+
+  void step(Console& console, const StepRecord& record) {
+    if (const auto line = window_.add(record)) console.log(*line);
+    console.step(record);
   }
 
   /// What was written since the last call.
@@ -331,6 +349,7 @@ class ConsoleTest : public testing::Test {
     return text;
   }
 
+  LogWindow window_{{}};
   double now_ = 100;
   bool unicode_ = true;
   int lines_[2] = {-1, -1};
@@ -342,12 +361,12 @@ TEST_F(ConsoleTest, WithoutATerminalPlainLines) {
   RunFacts facts{.total_steps = 8};
   console.begin(facts);
   EXPECT_EQ(said(), training_banner(facts));
-  console.step(step_record(1));
+  step(console, step_record(1));
   EXPECT_EQ(said(), "");
   now_ += 10;
   StepRecord second = step_record(2);  // loss 7
   second.trained_tokens = 300;
-  console.step(second);
+  step(console, second);
   EXPECT_EQ(said(),
             "{'loss': 7.25, 'grad_norm': 1.5, 'learning_rate': 5e-05, 'epoch': 0.5, 'step': 2, "
             "'tokens_per_second': 128.0, 'time_left': '00:30'}\n");
@@ -372,17 +391,17 @@ TEST_F(ConsoleTest, SkippedStepIsSaidAndLeftOutOfTheMean) {
   Console console = open(2);
   console.begin({.total_steps = 8});
   said();
-  console.step(step_record(1));
-  console.step(skipped_record(2));
+  step(console, step_record(1));
+  step(console, skipped_record(2));
   EXPECT_EQ(said(),
-            "step 2: update skipped, gradient norm is nan; weights unchanged (1 skipped so far)\n"
             "{'loss': 8.0, 'grad_norm': nan, 'learning_rate': 5e-05, 'epoch': 0.5, 'step': 2, "
-            "'tokens_per_second': 128.0, 'time_left': '00:00'}\n");
+            "'tokens_per_second': 128.0, 'time_left': '00:00'}\n"
+            "step 2: update skipped, gradient norm is nan; weights unchanged (1 skipped so far)\n");
   StepRecord empty = skipped_record(3);
   empty.trained_tokens = 0;
   empty.grad_norm = 0;
   empty.skipped_steps = 2;
-  console.step(empty);
+  step(console, empty);
   EXPECT_EQ(said(),
             "step 3: update skipped, no trained tokens; weights unchanged (2 skipped so far)\n");
 }
@@ -392,13 +411,13 @@ TEST_F(ConsoleTest, LongSilenceIsBroken) {
   console.begin({.total_steps = 100, .resumed_step = 10});
   said();
   now_ += 29;
-  console.step(step_record(11));
+  step(console, step_record(11));
   EXPECT_EQ(said(), "");
   now_ += 31;
-  console.step(step_record(12));
+  step(console, step_record(12));
   EXPECT_EQ(said(),
             "step 12/100 [01:00<44:00, 30.00s/it, loss -3, norm 1.5, lr 5e-05, 128 tok/s]\n");
-  console.step(step_record(13));
+  step(console, step_record(13));
   EXPECT_EQ(said(), "");
 }
 
@@ -410,10 +429,10 @@ TEST_F(ConsoleTest, OnATerminalTheLineIsRedrawnInPlace) {
   EXPECT_EQ(banner.substr(banner.rfind('\r')), first);
 
   now_ += 0.05;  // too soon to redraw
-  console.step(step_record(1));
+  step(console, step_record(1));
   EXPECT_EQ(said(), "");
   now_ += 1.95;
-  console.step(step_record(2));
+  step(console, step_record(2));
   const std::string line =
       "{'loss': 7.5, 'grad_norm': 1.5, 'learning_rate': 5e-05, 'epoch': 0.5, 'step': 2, "
       "'tokens_per_second': 128.0, 'time_left': '00:06'}\r\n";
@@ -421,7 +440,7 @@ TEST_F(ConsoleTest, OnATerminalTheLineIsRedrawnInPlace) {
                         "\r 25%|████            | 2/8 [00:02<00:06, 1.00it/s, loss 7, "
                         "norm 1.5, lr 5e-05, 128 tok/s]");
   now_ += 1;
-  console.step(step_record(3));
+  step(console, step_record(3));
   EXPECT_EQ(said(),
             "\r 38%|██████          | 3/8 [00:03<00:05, 1.00it/s, loss 6, norm 1.5, "
             "lr 5e-05, 128 tok/s]");
@@ -434,7 +453,7 @@ TEST_F(ConsoleTest, ANarrowTerminalNeverWraps) {
       Console console = open(100, columns);
       console.begin({.total_steps = 1000});
       now_ += 1000;
-      console.step(step_record(500));
+      step(console, step_record(500));
     }
     const std::string text = said();
     ASSERT_EQ(text.substr(text.size() - 2), "\r\n") << "the destructor leaves a fresh line";
@@ -451,7 +470,7 @@ TEST_F(ConsoleTest, AClosedPipeDoesNotEndTheRun) {
   Console console = open(1);
   ::close(lines_[0]);
   console.begin({.total_steps = 2});
-  console.step(step_record(1));
+  step(console, step_record(1));
   std::signal(SIGPIPE, SIG_DFL);
 }
 
