@@ -48,6 +48,26 @@ class Run {
         session_(make_plan(model), backend.device(), backend.communicator(), session_options()) {}
 
   void run() {
+    try {
+      train();
+    } catch (const checkpoint::AgreedError&) {
+      throw;  // nothing is in flight
+    } catch (const DeviceError& error) {
+      leave(error.what());
+      throw;
+    } catch (const CommError& error) {
+      leave(error.what());
+      throw;
+    }
+  }
+
+ private:
+  struct Running {
+    exec::Ticket ticket = -1;
+    int64_t step = -1;
+  };
+
+  void train() {
     start();
     for (int64_t step = first_step_; step < data_.total_steps(); ++step) {
       const auto extents = data_.extents(step);
@@ -65,11 +85,15 @@ class Run {
     finish();
   }
 
- private:
-  struct Running {
-    exec::Ticket ticket = -1;
-    int64_t step = -1;
-  };
+  /// What this rank alone met ends what is in flight, here and on the ranks that wait for it.
+  void leave(const std::string& why) {
+    backend_.communicator().abort(why);
+    try {
+      backend_.device().drain();
+    } catch (const std::exception&) {
+      // Follows from `why`.
+    }
+  }
 
   plan::Plan make_plan(const model::ModelGraph& model) {
     plan::PlanRequest request;
@@ -138,7 +162,7 @@ class Run {
     print_configuration();
     reporter_->begin(facts());
     print_memory();
-    last_report_ = std::chrono::steady_clock::now();
+    last_end_ = std::chrono::steady_clock::now();
   }
 
   void load() {
@@ -223,10 +247,11 @@ class Run {
   }
 
   /// The effective configuration: on the console, and with the run.
-  void print_configuration() const {
+  void print_configuration() {
     if (!parsed_.import_table.empty()) say(parsed_.import_table);
     say(config::describe(config_));
     for (const std::string& notice : parsed_.notices) say("note: " + notice);
+    for (const std::string& notice : backend_.take_notices()) say("note: " + notice);
     if (ranks_.rank() != 0) return;
     const std::filesystem::path folder = config_.output_dir;
     replace_file(folder / "run_config.json", config::to_json(config_) + "\n");
@@ -254,7 +279,7 @@ class Run {
   void report() {
     if (running_.step < 0) return;
     control_ = session_.wait(running_.ticket, running_.step);
-    const auto now = std::chrono::steady_clock::now();
+    const auto end = session_.end_of(running_.step);
     metrics::StepRecord record;
     record.step = running_.step + 1;
     record.epoch = data_.plan().epoch_after(running_.step);
@@ -265,10 +290,10 @@ class Run {
     record.trained_tokens = static_cast<int64_t>(value(control_, Control::trained_tokens));
     record.input_tokens = data_.tokens_in_step(running_.step);
     record.samples = data_.samples_in_step(running_.step);
-    record.step_seconds = std::chrono::duration<double>(now - last_report_).count();
+    record.step_seconds = std::chrono::duration<double>(end - last_end_).count();
     record.skipped_steps = static_cast<int64_t>(value(control_, Control::skipped_steps));
     record.skipped = value(control_, Control::skip) != 0;
-    last_report_ = now;
+    last_end_ = end;
     reporter_->step(record);
     running_.step = -1;
     const double skips = value(control_, Control::consecutive_skips);
@@ -304,7 +329,7 @@ class Run {
     record.samples = data_.evaluation_samples();
     record.batches = static_cast<int64_t>(extents.size());
     reporter_->evaluation(record);
-    last_report_ = now;
+    last_end_ = now;
   }
 
   int64_t steps_done() const { return static_cast<int64_t>(value(control_, Control::global_step)); }
@@ -318,7 +343,7 @@ class Run {
                                         {{"run", run_description_}, {"algorithms", algorithms_}});
     say(fmt::format("Saved {} ({})", result.folder.string(), human_bytes(result.total_bytes)));
     if (!result.warning.empty()) say("warning: " + result.warning);
-    last_report_ = std::chrono::steady_clock::now();
+    last_end_ = std::chrono::steady_clock::now();
   }
 
   void finish() {
@@ -356,7 +381,7 @@ class Run {
   int64_t first_step_ = 0;
   Running running_;
   ControlValues control_{};
-  std::chrono::steady_clock::time_point last_report_;
+  std::chrono::steady_clock::time_point last_end_;  // of a step, or of what came after it
 };
 
 }  // namespace

@@ -133,6 +133,13 @@ std::unique_ptr<Running> Workplace::start(const Words& words, Variables variable
   return std::make_unique<Running>(program(), words, complete(std::move(variables)));
 }
 
+std::unique_ptr<Running> Workplace::start_shell(const std::string& script, const Words& words,
+                                                Variables variables) const {
+  Words all{"-c", script, "bash", program()};
+  all.insert(all.end(), words.begin(), words.end());
+  return std::make_unique<Running>("/bin/bash", all, complete(std::move(variables)));
+}
+
 namespace {
 
 Outcome end_of(Running& running) {
@@ -165,10 +172,7 @@ Outcome Workplace::run(const Words& words, const Variables& variables) const {
 }
 
 Outcome Workplace::run_shell(const std::string& script, const Words& words) const {
-  Words all{"-c", script, "bash", program()};
-  all.insert(all.end(), words.begin(), words.end());
-  Running shell("/bin/bash", all, complete({}));
-  return end_of(shell);
+  return end_of(*start_shell(script, words));
 }
 
 void Workplace::expect_nothing_left() const {

@@ -8,12 +8,13 @@ namespace trireme::testing {
 
 namespace {
 
-/// A backend with another device in front.
+/// A backend with another device in front, and more to say.
 class WrappedBackend final : public device::Backend {
  public:
-  WrappedBackend(device::Backend& backend, std::unique_ptr<device::Device> front)
-      : backend_(backend), front_(std::move(front)) {}
-  device::Device& device() override { return *front_; }
+  WrappedBackend(device::Backend& backend, std::unique_ptr<device::Device> front,
+                 std::vector<std::string> notices)
+      : backend_(backend), front_(std::move(front)), notices_(std::move(notices)) {}
+  device::Device& device() override { return front_ ? *front_ : backend_.device(); }
   comm::Communicator& communicator() override { return backend_.communicator(); }
   const ops::OpSizing& op_sizing() const override { return backend_.op_sizing(); }
   const comm::CommSizing& comm_sizing() const override { return backend_.comm_sizing(); }
@@ -27,17 +28,24 @@ class WrappedBackend final : public device::Backend {
   void tune(const ops::OpCall& call) override { backend_.tune(call); }
   std::string algorithms() const override { return backend_.algorithms(); }
   void use_algorithms(std::string_view text) override { backend_.use_algorithms(text); }
-  std::vector<std::string> take_notices() override { return backend_.take_notices(); }
+  std::vector<std::string> take_notices() override {
+    std::vector<std::string> all = backend_.take_notices();
+    all.insert(all.end(), notices_.begin(), notices_.end());
+    notices_.clear();
+    return all;
+  }
 
  private:
   device::Backend& backend_;
   std::unique_ptr<device::Device> front_;
+  std::vector<std::string> notices_;
 };
 
 }  // namespace
 
 std::vector<std::string> run_in_process(const std::vector<std::string>& args, int ranks,
-                                        const WrapDevice& wrap) {
+                                        const WrapDevice& wrap,
+                                        const std::vector<std::string>& notices) {
   TestWorld world(ranks);
   return test::run_ranks(ranks, [&](checkpoint::Coordinator& coordinator) {
     config::ParseResult parsed = config::parse(args);
@@ -45,11 +53,8 @@ std::vector<std::string> run_in_process(const std::vector<std::string>& args, in
     const auto backend = world.open(coordinator.rank());
     train::RunData data(parsed.config, model.config, ranks, coordinator.rank(),
                         backend->token_multiple());
-    if (!wrap) {
-      run_training(parsed, model, data, *backend, coordinator);
-      return;
-    }
-    WrappedBackend wrapped(*backend, wrap(coordinator.rank(), backend->device()));
+    WrappedBackend wrapped(*backend, wrap ? wrap(coordinator.rank(), backend->device()) : nullptr,
+                           notices);
     run_training(parsed, model, data, wrapped, coordinator);
   });
 }
