@@ -146,6 +146,9 @@ class Run {
     }
     algorithms_ = ranks_.exchange(ranks_.rank() == 0 ? backend_.algorithms() : "")[0];
     if (ranks_.rank() != 0) backend_.use_algorithms(algorithms_);
+    for (const ops::Extent& extent : data_.common_sizes(backend_.sizes_to_prepare())) {
+      extents.push_back(extent);
+    }
     session_.for_each_call(extents, [&](const ops::OpCall& call) { backend_.prepare(call); });
   }
 

@@ -25,6 +25,7 @@ class WrappedBackend final : public device::Backend {
   }
   device::MemoryUse memory() const override { return backend_.memory(); }
   void prepare(const ops::OpCall& call) override { backend_.prepare(call); }
+  int64_t sizes_to_prepare() const override { return backend_.sizes_to_prepare(); }
   void tune(const ops::OpCall& call) override { backend_.tune(call); }
   std::string algorithms() const override { return backend_.algorithms(); }
   void use_algorithms(std::string_view text) override { backend_.use_algorithms(text); }
