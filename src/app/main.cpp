@@ -62,11 +62,15 @@ bool is_other_rank() {
   }
 }
 
-/// For an error that every rank meets: rank 0 says it, and its launcher ends the others meanwhile.
-int say_once(const std::exception& error, int code) {
-  constexpr auto kTimeOfRank0 = std::chrono::seconds(2);
-  if (is_other_rank()) std::this_thread::sleep_for(kTimeOfRank0);
+/// Waits until the rank that has to say it has, and its launcher has ended this one.
+int say_after_others(const std::exception& error, int code) {
+  std::this_thread::sleep_for(std::chrono::seconds(2));
   return say(error, code);
+}
+
+/// For an error that every rank meets.
+int say_once(const std::exception& error, int code) {
+  return is_other_rank() ? say_after_others(error, code) : say(error, code);
 }
 
 bool is_local_rank(std::string_view word) {
@@ -112,6 +116,8 @@ int main(int argc, char** argv) {
     return say_once(error, 1);
   } catch (const checkpoint::AgreedError& error) {
     return say_once(error, 1);
+  } catch (const CommError& error) {  // a peer's end, as a rule
+    return say_after_others(error, 1);
   } catch (const std::exception& error) {
     return say(error, 1);
   }

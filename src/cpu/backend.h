@@ -23,6 +23,8 @@ class Backend final : public device::Backend {
   int64_t token_multiple() const override { return 16; }
   std::vector<std::pair<std::string, std::string>> facts() const override;
   void prepare(const ops::OpCall& call) override { cpu::prepare(call, ops_); }
+  /// A model has some 15 products a size, and 1024 are kept (op_table.h).
+  int64_t sizes_to_prepare() const override { return 64; }
 
  private:
   OpContext ops_;

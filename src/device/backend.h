@@ -43,6 +43,8 @@ class Backend {
   // that launches, while nothing is in flight.
   /// Readies what a launch of `call` would make at its first use; data is not read.
   virtual void prepare(const ops::OpCall& call) { (void)call; }
+  /// Of how many sizes of micro-batches it is worth readying the calls before the first step.
+  virtual int64_t sizes_to_prepare() const { return 0; }
   /// Measures what may run `call` and keeps the fastest for its size class. Operands are real
   /// memory; outputs are overwritten. Blocks.
   virtual void tune(const ops::OpCall& call) { (void)call; }

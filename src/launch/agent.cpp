@@ -236,8 +236,8 @@ void Agent::judge(const std::vector<Worker*>& ended) {
 void Agent::report(const Worker& worker) {
   worker.err->drain();
   if (worker.out) worker.out->drain();
-  // A user's error is one sentence, just shown.
-  const bool shown = worker.process->status()->exit_code() == 2;
+  // Who leaves by itself has just said why.
+  const bool shown = !worker.process->status()->signaled;
   const std::string line = shown ? "" : worker.last_line();
   fmt::print(stderr, "trireme launch: rank {} (pid {}) {}{}{}\n", worker.rank,
              worker.process->pid(), worker.process->status()->words(),

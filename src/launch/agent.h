@@ -20,8 +20,8 @@ struct LaunchOptions {
 };
 
 /// Runs `program arguments...` once per rank and returns the exit code of the job: 0, or that of
-/// the first rank that failed (128 + signal), named on standard error with its pid, its end and
-/// its last line. Hosts the job's store, which so outlives every rank.
+/// the first rank that failed (128 + signal), named on standard error with its pid, its end and,
+/// when a signal ended it, its last line. Hosts the job's store, which so outlives every rank.
 ///
 /// SIGTERM, SIGINT, SIGHUP, SIGQUIT and SIGUSR1 are passed on to every rank. When this process
 /// dies, by whatever signal, the ranks die within a second. Call it from the main thread, before

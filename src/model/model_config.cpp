@@ -136,7 +136,10 @@ void read_sizes(const ConfigKeys& keys, const FamilyRow& family, ModelConfig* co
   }
   config->head_dim = keys.positive(
       "head_dim", family.head_dim != 0 ? family.head_dim : config->hidden_size / config->num_heads);
-  if (config->head_dim % 2 != 0) keys.wrong("head_dim", "an even number is needed");
+  if (config->head_dim % 8 != 0) {
+    keys.wrong("head_dim",
+               fmt::format("it is {} here, and a multiple of 8 is needed", config->head_dim));
+  }
 }
 
 void read_pad_token(const ConfigKeys& keys, ModelConfig* config) {

@@ -54,6 +54,26 @@ class Run {
         session_(make_plan(model), backend.device(), backend.communicator(), session_options()) {}
 
   void run() {
+    try {
+      train();
+    } catch (const checkpoint::AgreedError&) {
+      throw;  // nothing is in flight
+    } catch (const DeviceError& error) {
+      leave(error.what());
+      throw;
+    } catch (const CommError& error) {
+      leave(error.what());
+      throw;
+    }
+  }
+
+ private:
+  struct Running {
+    exec::Ticket ticket = -1;
+    int64_t step = -1;
+  };
+
+  void train() {
     start();
     for (int64_t step = first_step_; step < data_.total_steps(); ++step) {
       const auto extents = data_.extents(step);
@@ -66,11 +86,15 @@ class Run {
     finish();
   }
 
- private:
-  struct Running {
-    exec::Ticket ticket = -1;
-    int64_t step = -1;
-  };
+  /// What this rank alone met ends what is in flight, here and on the ranks that wait for it.
+  void leave(const std::string& why) {
+    backend_.communicator().abort(why);
+    try {
+      backend_.device().drain();
+    } catch (const std::exception&) {
+      // Follows from `why`.
+    }
+  }
 
   plan::Plan make_plan(const model::ModelGraph& model) {
     plan::PlanRequest request;
@@ -123,6 +147,9 @@ class Run {
     }
     algorithms_ = ranks_.exchange(ranks_.rank() == 0 ? backend_.algorithms() : "")[0];
     if (ranks_.rank() != 0) backend_.use_algorithms(algorithms_);
+    for (const ops::Extent& extent : data_.common_sizes(backend_.sizes_to_prepare())) {
+      extents.push_back(extent);
+    }
     session_.for_each_call(extents, [&](const ops::OpCall& call) { backend_.prepare(call); });
   }
 
@@ -140,7 +167,7 @@ class Run {
     print_configuration();
     reporter_->begin(facts());
     print_memory();
-    last_report_ = std::chrono::steady_clock::now();
+    last_end_ = std::chrono::steady_clock::now();
     if (config_.eval_on_start && first_step_ == 0) evaluate();
   }
 
@@ -245,10 +272,11 @@ class Run {
   }
 
   /// The effective configuration: on the console, and with the run.
-  void print_configuration() const {
+  void print_configuration() {
     if (!parsed_.import_table.empty()) say(parsed_.import_table);
     say(config::describe(config_));
     for (const std::string& notice : parsed_.notices) say("note: " + notice);
+    for (const std::string& notice : backend_.take_notices()) say("note: " + notice);
     if (ranks_.rank() != 0) return;
     const std::filesystem::path folder = config_.output_dir;
     replace_file(folder / "run_config.json", config::to_json(config_) + "\n");
@@ -276,7 +304,7 @@ class Run {
   void report() {
     if (running_.step < 0) return;
     control_ = session_.wait(running_.ticket, running_.step);
-    const auto now = std::chrono::steady_clock::now();
+    const auto end = session_.end_of(running_.step);
     metrics::StepRecord record;
     record.step = running_.step + 1;
     record.epoch = data_.plan().epoch_after(running_.step);
@@ -287,11 +315,11 @@ class Run {
     record.trained_tokens = static_cast<int64_t>(value(control_, Control::trained_tokens));
     record.input_tokens = data_.tokens_in_step(running_.step);
     record.samples = data_.samples_in_step(running_.step);
-    record.step_seconds = std::chrono::duration<double>(now - last_report_).count();
+    record.step_seconds = std::chrono::duration<double>(end - last_end_).count();
     record.skipped_steps = static_cast<int64_t>(value(control_, Control::skipped_steps));
     record.skipped = value(control_, Control::skip) != 0;
     record.ends_epoch = pace_.ends_epoch(record.step);
-    last_report_ = now;
+    last_end_ = end;
     reporter_->step(record);
     running_.step = -1;
     const double skips = value(control_, Control::consecutive_skips);
@@ -328,7 +356,7 @@ class Run {
     record.batches = static_cast<int64_t>(extents.size());
     reporter_->evaluation(record);
     evaluated_step_ = step;
-    last_report_ = now;
+    last_end_ = now;
     return record;
   }
 
@@ -369,7 +397,7 @@ class Run {
     const auto result = save_checkpoint(session_, ranks_, place, control_, state);
     say(fmt::format("Saved {} ({})", result.folder.string(), human_bytes(result.total_bytes)));
     if (!result.warning.empty()) say("warning: " + result.warning);
-    last_report_ = std::chrono::steady_clock::now();
+    last_end_ = std::chrono::steady_clock::now();
   }
 
   void finish() {
@@ -423,7 +451,7 @@ class Run {
   int64_t evaluated_step_ = -1;  // whose model was evaluated last
   Running running_;
   ControlValues control_{};
-  std::chrono::steady_clock::time_point last_report_;
+  std::chrono::steady_clock::time_point last_end_;  // of a step, or of what came after it
 };
 
 }  // namespace

@@ -1,6 +1,8 @@
 #include "train/run_data.h"
 
 #include <algorithm>
+#include <functional>
+#include <map>
 #include <set>
 
 namespace trireme::train {
@@ -69,6 +71,29 @@ std::vector<int> RunData::accumulations() const {
     found.insert(static_cast<int>(plan().at(s).num_micro_batches));
   }
   return {found.begin(), found.end()};
+}
+
+std::vector<ops::Extent> RunData::common_sizes(int64_t most) {
+  if (most <= 0) return {};
+  std::map<int64_t, std::pair<int64_t, ops::Extent>> seen;  // by tokens: how often, and one
+  const auto count = [&](const ops::Extent& extent) {
+    if (extent.tokens == 0) return;
+    auto& [times, first] = seen[extent.tokens];
+    if (times++ == 0) first = extent;
+  };
+  for (int64_t step = 0; step < total_steps(); ++step) {
+    for (const ops::Extent& extent : extents(step)) count(extent);
+  }
+  if (evaluation_) {
+    for (const ops::Extent& extent : evaluation_extents()) count(extent);
+  }
+  std::vector<std::pair<int64_t, ops::Extent>> sizes;
+  for (const auto& [tokens, size] : seen) sizes.push_back(size);
+  std::ranges::stable_sort(sizes, std::greater(), [](const auto& size) { return size.first; });
+  if (static_cast<int64_t>(sizes.size()) > most) sizes.resize(static_cast<size_t>(most));
+  std::vector<ops::Extent> found;
+  for (const auto& [times, extent] : sizes) found.push_back(extent);
+  return found;
 }
 
 std::vector<ops::Extent> RunData::extents(int64_t step) {

@@ -27,6 +27,8 @@ class RunData {
   ops::Extent capacity() const;
   /// Distinct numbers of micro-batches that steps have.
   std::vector<int> accumulations() const;
+  /// This rank's most frequent micro-batches, one for each number of tokens, at most `most`.
+  std::vector<ops::Extent> common_sizes(int64_t most);
   /// This rank's micro-batches of a step.
   std::vector<ops::Extent> extents(int64_t step);
   void fill(int64_t step, int64_t micro_batch, const ops::BatchLayout& layout, int32_t* out) {

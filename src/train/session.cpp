@@ -90,6 +90,7 @@ void Session::handle(const Port& port, std::byte* data, int64_t run, int32_t mic
     case PortKind::metrics:
       std::memcpy(controls_[static_cast<size_t>(run) % kStepsKept].data(), data,
                   sizeof(ControlValues));
+      ends_[static_cast<size_t>(run) % kStepsKept] = std::chrono::steady_clock::now();
       return;
     case PortKind::eval_sums:
       std::memcpy(&eval_sums_, data, sizeof(eval_sums_));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -86,6 +87,10 @@ class Session final : private exec::PortHandler {
   exec::Ticket step(int64_t step, std::span<const ops::Extent> extents);
   /// Blocks until that step is done; what it decided. At most two steps may run ahead.
   ControlValues wait(exec::Ticket ticket, int64_t step);
+  /// When that step was done, which may be long before somebody waited for it.
+  std::chrono::steady_clock::time_point end_of(int64_t step) const {
+    return ends_[static_cast<size_t>(step) % kStepsKept];
+  }
   /// Applies a pending update. Blocks. Called before save, export and evaluate.
   void flush();
   /// Sums over the world of micro-batches 0..n-1. Blocks.
@@ -117,6 +122,7 @@ class Session final : private exec::PortHandler {
   WeightSink* weights_ = nullptr;
   bool evaluating_ = false;  // written while no program runs
   std::array<ControlValues, kStepsKept> controls_{};
+  std::array<std::chrono::steady_clock::time_point, kStepsKept> ends_{};
   EvalSums eval_sums_{};
   exec::Executor executor_;
 };

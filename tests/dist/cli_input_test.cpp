@@ -278,6 +278,17 @@ TEST_F(BadInput, RanksSayItOnce) {
   }
 }
 
+TEST_F(BadInput, WhatOneRankMeetsIsSaidOnceAndByThatRank) {
+  // The log of rank 0 cannot grow; rank 1 then loses its peer, which is not news.
+  const Outcome outcome = work_.run_shell(
+      R"(ulimit -f 32; exec "$@")",
+      launched(2, command("train", with(work_.flags(), {{"max_steps", "100000"}}))));
+  EXPECT_EQ(outcome.code, 1) << outcome.text();
+  EXPECT_EQ(count(outcome.err, "\n"), 2) << outcome.err;
+  EXPECT_TRUE(outcome.err.starts_with("trireme: write(")) << outcome.err;
+  EXPECT_TRUE(has(outcome.err, "\ntrireme launch: rank 0 (pid ")) << outcome.err;
+}
+
 TEST_F(BadInput, ARunWhoseGradientsAreNeverFiniteStops) {
   const Flags flags = {
       {"learning_rate", "1e30"}, {"max_steps", "50"}, {"max_consecutive_skips", "3"}};

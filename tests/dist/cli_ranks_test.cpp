@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <sstream>
 #include <thread>
 
 #include "checkpoint/reader.h"
@@ -96,6 +97,29 @@ INSTANTIATE_TEST_SUITE_P(Ranks, SameBits,
                          ::testing::Values(Layout{1, {{"zero_stage", "0"}}},
                                            Layout{2, {{"zero_stage", "3"}, {"bf16", "true"}}},
                                            Layout{3, {{"zero_stage", "2"}}}));
+
+// Times -------------------------------------------------------------------------------------
+
+/// The host is a step ahead, and further behind the longer it waits for room in the queues: what
+/// counts is when steps were done. Here each has more work than a queue holds.
+TEST(Times, OfAStepAreBetweenItsEndAndTheEndOfTheOneBefore) {
+  Workplace work;
+  write_rows(work / "data.jsonl", 300, 1);
+  const Flags flags = with(work.flags(), {{"per_device_train_batch_size", "1"},
+                                          {"gradient_accumulation_steps", "48"},
+                                          {"zero_stage", "3"},
+                                          {"max_steps", "3"},
+                                          {"debug_comm_delay_ms", "1"}});
+  ASSERT_EQ(work.run(launched(2, command("train", flags))).code, 0);
+  std::vector<double> seconds;
+  std::istringstream lines(read_bytes(work / "out/metrics.jsonl"));
+  for (std::string line; std::getline(lines, line);) {
+    seconds.push_back(Json::parse(line).at("step_seconds"));
+  }
+  ASSERT_EQ(seconds.size(), 3U);
+  // Every micro-batch gathers and reduces each of two blocks, one after the other.
+  for (const double each : seconds) EXPECT_GE(each, 48 * 4 * 0.001);
+}
 
 // Started by hand ---------------------------------------------------------------------------
 

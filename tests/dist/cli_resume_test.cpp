@@ -127,6 +127,51 @@ TEST_F(Resume, WithoutACheckpointIsTheUsersError) {
 
 // A full disk -------------------------------------------------------------------------------
 
+/// Step 6 is not saved, for files may not grow on one rank: the other says so too and does not
+/// wait, what was saved before is whole, and the run goes on from there when there is room again.
+TEST_F(Resume, AFileThatCannotGrowEndsAllRanksAndIsNamed) {
+  ASSERT_EQ(train(2, flags(2, 3, 6)).code, 0);
+  const std::vector<Json> unbroken = read_metrics(out("metrics.jsonl"));
+  const std::string weights = read_bytes(out("model.safetensors"));
+  fs::remove_all(work_ / "out");
+  ASSERT_EQ(train(2, flags(2, 3, 3)).code, 0);
+  const Words words = command("train", with(flags(2, 3, 6), {{"resume_from_checkpoint", "true"}}));
+  for (const int full : {0, 1}) {
+    const int port = free_port();
+    auto spoiled =
+        work_.start_shell(R"(ulimit -f 32; exec "$@")", words, rank_environment(full, 2, port));
+    auto other = work_.start(words, rank_environment(1 - full, 2, port));
+    for (Running* rank : {spoiled.get(), other.get()}) {
+      EXPECT_EQ(rank->finish(), 1);
+      EXPECT_TRUE(
+          has(rank->err(), fmt::format("checkpoint-6 was not saved: rank {}: write(", full)))
+          << rank->err();
+      EXPECT_TRUE(has(rank->err(), "safetensors")) << rank->err();
+      EXPECT_TRUE(has(rank->err(), "File too large")) << rank->err();
+      EXPECT_EQ(count(rank->err(), "\n"), 1) << rank->err();
+    }
+    EXPECT_EQ(checkpoints(), std::vector<std::string>{"checkpoint-3"});
+    EXPECT_EQ(work_.run({"checkpoint", "verify", work_ / "out"}).code, 0);
+  }
+  ASSERT_EQ(train(2, with(flags(2, 3, 6), {{"resume_from_checkpoint", "true"}})).code, 0);
+  EXPECT_EQ(read_metrics(out("metrics.jsonl")), unbroken);
+  EXPECT_TRUE(read_bytes(out("model.safetensors")) == weights);
+}
+
+/// Not a save: the log. The other rank is told why, and at once.
+TEST_F(Resume, ALogThatCannotGrowEndsAllRanksWithItsSentence) {
+  const Words words = command("train", with(flags(2, 3, 100000), {{"save_strategy", "no"}}));
+  const int port = free_port();
+  auto rank_0 =
+      work_.start_shell(R"(ulimit -f 32; exec "$@")", words, rank_environment(0, 2, port));
+  auto rank_1 = work_.start(words, rank_environment(1, 2, port));
+  for (Running* rank : {rank_0.get(), rank_1.get()}) {
+    EXPECT_EQ(rank->finish(), 1);
+    EXPECT_TRUE(has(rank->err(), "metrics.jsonl'): File too large")) << rank->err();
+    EXPECT_EQ(count(rank->err(), "\n"), 1) << rank->err();
+  }
+}
+
 /// A real small disk, on machines where a user may mount one in a namespace of his own.
 TEST_F(Resume, AFullDiskEndsTheRunAndLeavesWhatWasSaved) {
   if (work_.run_shell("unshare --user --map-root-user --mount true", {}).code != 0) {

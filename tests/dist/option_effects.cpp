@@ -156,11 +156,9 @@ const Flags kEvaluates = {
     {"eval_path", "HERE/eval.jsonl"}, {"eval_strategy", "steps"}, {"eval_steps", "3"}};
 const Flags kSaves3 = {{"save_strategy", "steps"}, {"save_steps", "3"}};
 
-}  // namespace
+// The table, in groups ------------------------------------------------------------------------
 
-// The table ---------------------------------------------------------------------------------
-
-std::vector<Effect> option_effects() {
+std::vector<Effect> data_effects() {
   return {
       {"model_name_or_path", "HERE/deeper", program()},
       {"init_from_config", "false", says("no model.safetensors")},
@@ -172,12 +170,22 @@ std::vector<Effect> option_effects() {
       {"even_batches", "true", metrics({{"ranks", "2"}, {"max_steps", "13"}})},
       {"seed", "7", metrics()},
       {"data_seed", "7", metrics()},
+  };
+}
+
+std::vector<Effect> step_effects() {
+  return {
       {"per_device_train_batch_size", "3", program()},
       {"per_device_eval_batch_size", "2", program(kEvaluates)},
       {"gradient_accumulation_steps", "2", program()},
       {"train_batch_size", "6", program()},
       {"num_train_epochs", "1", metrics({{"max_steps", "-1"}})},
       {"max_steps", "3", metrics()},
+  };
+}
+
+std::vector<Effect> optimizer_effects() {
+  return {
       {"optim", "sgd", program()},
       {"learning_rate", "2e-2", metrics()},
       {"weight_decay", "0.5", metrics()},
@@ -192,6 +200,11 @@ std::vector<Effect> option_effects() {
       {"warmup_ratio", "0.5", metrics()},
       {"max_consecutive_skips", "3",
        says("not finite 3 times in a row", {{"learning_rate", "1e30"}, {"max_steps", "20"}})},
+  };
+}
+
+std::vector<Effect> layout_effects() {
+  return {
       {"bf16", "true", program()},
       {"torch_dtype", "bfloat16", program()},
       {"device", "cuda", silences("Device = CPU")},
@@ -234,6 +247,11 @@ std::vector<Effect> option_effects() {
       {"recompute", "block:1,none", program()},
       {"gradient_checkpointing", "true", program()},
       {"ddp_timeout", "1", see_rank_give_up},
+  };
+}
+
+std::vector<Effect> output_effects() {
+  return {
       {"output_dir", "HERE/elsewhere", says("/elsewhere\n")},
       {"save_strategy", "epoch", files()},
       {"save_steps", "3", files(kSaves)},
@@ -257,6 +275,17 @@ std::vector<Effect> option_effects() {
       {"debug_poison", "true", see_poison},
       {"debug_comm_delay_ms", "30", see_slow_steps},
   };
+}
+
+}  // namespace
+
+std::vector<Effect> option_effects() {
+  std::vector<Effect> all;
+  for (const auto& group :
+       {data_effects(), step_effects(), optimizer_effects(), layout_effects(), output_effects()}) {
+    all.insert(all.end(), group.begin(), group.end());
+  }
+  return all;
 }
 
 // Runs --------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ TEST(OptionEffects, EveryOptionThatActsHasARow) {
   for (const std::string& name : acting) {
     EXPECT_EQ(std::count(tried.begin(), tried.end(), name), 1)
         << "--" << name << " acts, but no test sees how. Add one row {\"" << name
-        << "\", VALUE, LOOK} to option_effects() in tests/dist/option_effects.cpp.";
+        << "\", VALUE, LOOK} to tests/dist/option_effects.cpp.";
   }
   for (const std::string& name : tried) {
     EXPECT_EQ(std::count(acting.begin(), acting.end(), name), 1)

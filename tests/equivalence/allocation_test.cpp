@@ -11,9 +11,12 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
 
 #include "support/backends.h"
+#include "support/program.h"
 #include "support/rig.h"
+#include "support/run_world.h"
 #include "train/state_sources.h"
 
 namespace {
@@ -27,6 +30,7 @@ Counts ours;
 Counts in_products;
 std::atomic<int64_t> products{0};
 std::atomic<int64_t> mappings{0};
+std::atomic<int64_t> made_before{0}, made_in_steps{0};  // primitives
 std::atomic<bool> counting{false};
 thread_local bool in_product = false;
 
@@ -88,6 +92,16 @@ dnnl_status_t dnnl_primitive_execute(const_dnnl_primitive_t primitive, dnnl_stre
   const dnnl_status_t status = next(primitive, stream, nargs, args);
   in_product = false;
   return status;
+}
+
+dnnl_status_t dnnl_primitive_create(dnnl_primitive_t* primitive,
+                                    const_dnnl_primitive_desc_t description) {
+  static auto* const next =
+      reinterpret_cast<decltype(&dnnl_primitive_create)>(dlsym(RTLD_NEXT, "dnnl_primitive_create"));
+  char thread[16] = {};
+  pthread_getname_np(pthread_self(), thread, sizeof thread);
+  ++(std::strcmp(thread, "compute") == 0 ? made_in_steps : made_before);
+  return next(primitive, description);
 }
 }
 
@@ -181,6 +195,25 @@ INSTANTIATE_TEST_SUITE_P(Layouts, Allocation,
                                   (test.param.bf16 ? "_bf16" : "") + "_threads" +
                                   std::to_string(test.param.threads);
                          });
+
+/// Most micro-batches of a real run have a size of their own: their products are ready all the
+/// same.
+TEST(Allocation, ProductsOfAllSizesAreReadyBeforeTheFirstStep) {
+  if (on_cuda()) GTEST_SKIP() << "counts the CPU's";
+  const test::TempFolder folder;
+  test::write_model(folder / "model");
+  test::write_rows(folder / "data.jsonl", 60, 4);
+  test::write_rows(folder / "eval.jsonl", 9, 5);
+  const auto errors = run_in_process(
+      {"--model_name_or_path", folder / "model", "--init_from_config", "--data_path",
+       folder / "data.jsonl", "--output_dir", folder / "out", "--per_device_train_batch_size", "5",
+       "--save_strategy", "no", "--eval_strategy", "epoch", "--eval_path", folder / "eval.jsonl",
+       "--num_train_epochs", "2"},
+      2);
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+  EXPECT_GT(made_before, 0);
+  EXPECT_EQ(made_in_steps, 0);
+}
 
 /// The counters do count.
 TEST(Allocation, IsSeen) {

@@ -114,6 +114,18 @@ TEST(Run, TheHostWaitsOnceAStepForTheStepBefore) {
   }
 }
 
+TEST(Run, SaysOnceWhatTheBackendHasToSay) {
+  const test::TempFolder temporary;
+  ::testing::internal::CaptureStdout();
+  const auto errors = run_in_process(arguments(golden(), temporary / "out", 2),
+                                     std::min(2, max_ranks()), {}, {"the sky is blue"});
+  const std::string said = ::testing::internal::GetCapturedStdout();
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+  const size_t first = said.find("note: the sky is blue\n");
+  EXPECT_NE(first, std::string::npos) << said;
+  EXPECT_EQ(said.find("the sky is blue", first + 20), std::string::npos) << said;
+}
+
 /// A weight that is no number makes every gradient one: nothing is trained, and the run ends.
 TEST(Run, EndsAfterTooManySkips) {
   const int ranks = std::min(2, max_ranks());

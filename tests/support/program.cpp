@@ -133,6 +133,13 @@ std::unique_ptr<Running> Workplace::start(const Words& words, Variables variable
   return std::make_unique<Running>(program(), words, complete(std::move(variables)));
 }
 
+std::unique_ptr<Running> Workplace::start_shell(const std::string& script, const Words& words,
+                                                Variables variables) const {
+  Words all{"-c", script, "bash", program()};
+  all.insert(all.end(), words.begin(), words.end());
+  return std::make_unique<Running>("/bin/bash", all, complete(std::move(variables)));
+}
+
 Outcome end_of(Running& running) {
   Outcome outcome;
   outcome.code = running.finish();
@@ -162,13 +169,6 @@ std::vector<int> processes_with(const std::string& part) {
 
 Outcome Workplace::run(const Words& words, const Variables& variables) const {
   return end_of(*start(words, variables));
-}
-
-std::unique_ptr<Running> Workplace::start_shell(const std::string& script,
-                                                const Words& words) const {
-  Words all{"-c", script, "bash", program()};
-  all.insert(all.end(), words.begin(), words.end());
-  return std::make_unique<Running>("/bin/bash", all, complete({}));
 }
 
 Outcome Workplace::run_shell(const std::string& script, const Words& words) const {

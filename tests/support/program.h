@@ -68,7 +68,8 @@ class Workplace {
   std::unique_ptr<Running> start(const Words& words, Variables variables = {}) const;
   Outcome run(const Words& words, const Variables& variables = {}) const;
   /// `script` of bash, in which "$@" is the program and `words`.
-  std::unique_ptr<Running> start_shell(const std::string& script, const Words& words) const;
+  std::unique_ptr<Running> start_shell(const std::string& script, const Words& words,
+                                       Variables variables = {}) const;
   Outcome run_shell(const std::string& script, const Words& words) const;
 
   /// Ends of processes that were started here take a moment: waits for them, and fails the test

@@ -8,7 +8,8 @@
 namespace trireme::testing {
 
 std::vector<std::string> run_in_process(const std::vector<std::string>& args, int ranks,
-                                        const WrapDevice& wrap) {
+                                        const WrapDevice& wrap,
+                                        const std::vector<std::string>& notices) {
   TestWorld world(ranks);
   return test::run_ranks(ranks, [&](checkpoint::Coordinator& coordinator) {
     config::ParseResult parsed = config::parse(args);
@@ -18,11 +19,8 @@ std::vector<std::string> run_in_process(const std::vector<std::string>& args, in
     train::RunData data(parsed.config, model.config, layout.dp,
                         mesh::coordinates_of(layout, coordinator.rank()).dp,
                         backend->token_multiple() * layout.tp);
-    if (!wrap) {
-      run_training(parsed, model, data, *backend, coordinator);
-      return;
-    }
-    WrappedBackend wrapped(*backend, wrap(coordinator.rank(), backend->device()));
+    WrappedBackend wrapped(*backend, wrap ? wrap(coordinator.rank(), backend->device()) : nullptr,
+                           notices);
     run_training(parsed, model, data, wrapped, coordinator);
   });
 }

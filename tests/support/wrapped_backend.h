@@ -10,12 +10,13 @@
 
 namespace trireme::testing {
 
-/// A backend with another device in front.
+/// A backend with another device in front (null: its own), and more to say.
 class WrappedBackend final : public device::Backend {
  public:
-  WrappedBackend(device::Backend& backend, std::unique_ptr<device::Device> front)
-      : backend_(backend), front_(std::move(front)) {}
-  device::Device& device() override { return *front_; }
+  WrappedBackend(device::Backend& backend, std::unique_ptr<device::Device> front,
+                 std::vector<std::string> notices = {})
+      : backend_(backend), front_(std::move(front)), notices_(std::move(notices)) {}
+  device::Device& device() override { return front_ ? *front_ : backend_.device(); }
   comm::Communicator& communicator() override { return backend_.communicator(); }
   const ops::OpSizing& op_sizing() const override { return backend_.op_sizing(); }
   const comm::CommSizing& comm_sizing() const override { return backend_.comm_sizing(); }
@@ -26,14 +27,21 @@ class WrappedBackend final : public device::Backend {
   }
   device::MemoryUse memory() const override { return backend_.memory(); }
   void prepare(const ops::OpCall& call) override { backend_.prepare(call); }
+  int64_t sizes_to_prepare() const override { return backend_.sizes_to_prepare(); }
   void tune(const ops::OpCall& call) override { backend_.tune(call); }
   std::string algorithms() const override { return backend_.algorithms(); }
   void use_algorithms(std::string_view text) override { backend_.use_algorithms(text); }
-  std::vector<std::string> take_notices() override { return backend_.take_notices(); }
+  std::vector<std::string> take_notices() override {
+    std::vector<std::string> all = backend_.take_notices();
+    all.insert(all.end(), notices_.begin(), notices_.end());
+    notices_.clear();
+    return all;
+  }
 
  private:
   device::Backend& backend_;
   std::unique_ptr<device::Device> front_;
+  std::vector<std::string> notices_;
 };
 
 }  // namespace trireme::testing

@@ -147,10 +147,10 @@ TEST_F(ModelConfigTest, BrokenValuesAreDataErrors) {
   for (const char* changes :
        {R"({"hidden_size": 0})", R"({"hidden_size": -1})", R"({"hidden_size": 1.5})",
         R"({"hidden_size": 4294967296})", R"({"num_key_value_heads": 3})",
-        R"({"num_attention_heads": 5, "num_key_value_heads": 5})", R"({"head_dim": 15})",
-        R"({"rms_norm_eps": NaN})", R"({"rms_norm_eps": -1e-6})", R"({"tie_word_embeddings": 1})",
-        R"({"model_type": 3})", R"({"rope_scaling": []})", R"({"pad_token_id": 512})",
-        R"({"pad_token_id": 1.5})", R"({"rope_theta": "x"})",
+        R"({"num_attention_heads": 5, "num_key_value_heads": 5})", R"({"head_dim": 12})",
+        R"({"hidden_size": 48})", R"({"rms_norm_eps": NaN})", R"({"rms_norm_eps": -1e-6})",
+        R"({"tie_word_embeddings": 1})", R"({"model_type": 3})", R"({"rope_scaling": []})",
+        R"({"pad_token_id": 512})", R"({"pad_token_id": 1.5})", R"({"rope_theta": "x"})",
         R"({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}})",
         R"({"rope_scaling": {"type": "linear", "factor": 0.5}})"}) {
     EXPECT_TRUE(wrong(changes).starts_with(path())) << changes << "\n" << wrong(changes);
