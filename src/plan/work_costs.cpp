@@ -16,11 +16,7 @@ class UnitCost {
  public:
   UnitCost(const model::Dims& dims, const ops::Extent& extent, const model::UnitGraph& graph,
            const std::vector<model::Value>& values)
-      : dims_(dims), extent_(extent), graph_(graph), values_(values) {
-    const auto tokens = static_cast<double>(extent.tokens);
-    const auto sequences = static_cast<double>(extent.sequences);
-    pairs_ = sequences > 0 ? tokens * (tokens / sequences + 1) / 2 : 0;
-  }
+      : dims_(dims), extent_(extent), graph_(graph), values_(values) {}
 
   void add(const std::vector<Node>& nodes) {
     for (const Node& node : nodes) {
@@ -28,7 +24,7 @@ class UnitCost {
       double& part = node.part == model::Part::forward          ? costs_.forward
                      : node.part == model::Part::input_gradient ? costs_.input_gradient
                                                                 : costs_.weight_gradient;
-      part += ops::flops(call_of(node), pairs_);
+      part += ops::flops(call_of(node), pairs(node.attributes.window));
     }
   }
 
@@ -38,7 +34,12 @@ class UnitCost {
   }
 
  private:
-  int64_t size(Dim dim) const { return dim == Dim::tokens ? extent_.tokens : dims_[dim]; }
+  double pairs(int64_t window) const {
+    if (extent_.sequences == 0) return 0;
+    const auto sequences = static_cast<double>(extent_.sequences);
+    return sequences * ops::visible_pairs(static_cast<double>(extent_.tokens) / sequences, window);
+  }
+  int64_t size(Dim dim) const { return dims_.at(dim, extent_.tokens); }
 
   /// Shapes without addresses.
   ops::OpCall call_of(const Node& node) const {
@@ -66,7 +67,6 @@ class UnitCost {
   const ops::Extent& extent_;
   const model::UnitGraph& graph_;
   const std::vector<model::Value>& values_;
-  double pairs_ = 0;
   WorkCosts costs_{0, 0, 0};
 };
 
