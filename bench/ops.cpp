@@ -223,13 +223,41 @@ void add(benchmark::State& state) {
   for (int i = 0; i < 3; ++i) bench.add(t, state.range(1), state.range(2));
   bench.run(state);
 }
+/// Heads of 64 elements, half as many for keys and for values, that fill a row.
+void set_heads(Bench& bench, int64_t cols) {
+  auto& a = bench.call().attributes;
+  a.head_dim = 64;
+  a.heads = static_cast<int32_t>(cols / 128);
+  a.kv_heads = a.heads / 2;
+}
+void qk_norm(benchmark::State& state) {
+  const DType t = dtype_of(state.range(0) != 0);
+  Bench bench(ops::OpKind::qk_norm, t, static_cast<int>(state.range(3)));
+  set_heads(bench, state.range(2));
+  for (int i = 0; i < 2; ++i) bench.add(t, state.range(1), state.range(2));
+  bench.add(t, 2, 64);
+  bench.run(state);
+}
+void qk_norm_input_grad(benchmark::State& state) {
+  const DType t = dtype_of(state.range(0) != 0);
+  Bench bench(ops::OpKind::qk_norm_input_grad, t, static_cast<int>(state.range(3)));
+  set_heads(bench, state.range(2));
+  for (int i = 0; i < 3; ++i) bench.add(t, state.range(1), state.range(2));
+  bench.add(t, 2, 64);
+  bench.run(state);
+}
+void qk_norm_weight_grad(benchmark::State& state) {
+  const DType t = dtype_of(state.range(0) != 0);
+  Bench bench(ops::OpKind::qk_norm_weight_grad, t, static_cast<int>(state.range(3)));
+  set_heads(bench, state.range(2));
+  bench.add(DType::f32, 2, 64);
+  for (int i = 0; i < 2; ++i) bench.add(t, state.range(1), state.range(2));
+  bench.run(state);
+}
 void rope(benchmark::State& state) {
   const DType t = dtype_of(state.range(0) != 0);
   Bench bench(ops::OpKind::rope, t, static_cast<int>(state.range(3)));
-  auto& a = bench.call().attributes;
-  a.head_dim = 64;
-  a.heads = static_cast<int32_t>(state.range(2) / 128);
-  a.kv_heads = a.heads / 2;
+  set_heads(bench, state.range(2));
   bench.add(t, state.range(1), state.range(2));
   bench.add(t, state.range(1), state.range(2));
   bench.add(DType::f32, state.range(1), 64);
@@ -249,6 +277,9 @@ BENCHMARK(rms_norm_weight_grad)->Apply(row_shapes)->UseRealTime()->Unit(benchmar
 BENCHMARK(swiglu)->Apply(row_shapes)->UseRealTime()->Unit(benchmark::kMicrosecond);
 BENCHMARK(swiglu_input_grad)->Apply(row_shapes)->UseRealTime()->Unit(benchmark::kMicrosecond);
 BENCHMARK(add)->Apply(row_shapes)->UseRealTime()->Unit(benchmark::kMicrosecond);
+BENCHMARK(qk_norm)->Apply(row_shapes)->UseRealTime()->Unit(benchmark::kMicrosecond);
+BENCHMARK(qk_norm_input_grad)->Apply(row_shapes)->UseRealTime()->Unit(benchmark::kMicrosecond);
+BENCHMARK(qk_norm_weight_grad)->Apply(row_shapes)->UseRealTime()->Unit(benchmark::kMicrosecond);
 BENCHMARK(rope)->Apply(row_shapes)->UseRealTime()->Unit(benchmark::kMicrosecond);
 
 /// Args: bf16, tokens, vocabulary, threads.

@@ -23,6 +23,14 @@ void rms_norm(const ops::OpCall& call, OpContext& context);
 void rms_norm_input_grad(const ops::OpCall& call, OpContext& context);
 void rms_norm_weight_grad(const ops::OpCall& call, OpContext& context);
 
+// op_qk_norm.cpp
+/// Tokens whose gradients of the gains are summed in one piece; the pieces are added in order.
+inline constexpr int64_t kQkNormPiece = 32;
+void qk_norm(const ops::OpCall& call, OpContext& context);
+void qk_norm_input_grad(const ops::OpCall& call, OpContext& context);
+void qk_norm_weight_grad(const ops::OpCall& call, OpContext& context);
+int64_t qk_norm_weight_grad_workspace(const ops::OpCall& call, const SizingInput& input);
+
 // op_matmul.cpp
 void linear(const ops::OpCall& call, OpContext& context);
 void linear_input_grad(const ops::OpCall& call, OpContext& context);

@@ -1,12 +1,11 @@
 // RMS normalisation and its gradients: one pass of sums and one of values over each row.
-#include <cmath>
-
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/op_norm.cpp"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
 #include "cpu/kernel_columns-inl.h"
+#include "cpu/kernel_norm-inl.h"
 #include "cpu/kernel_parallel.h"
 #include "cpu/kernel_vector-inl.h"
 #include "cpu/kernel_view.h"
@@ -15,23 +14,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace trireme::cpu {
 namespace HWY_NAMESPACE {
-
-template <typename T>
-float normalise_row(T* y, const T* x, const T* gain, int64_t cols, float eps) {
-  const F32 f;
-  Vec squares = hn::Zero(f);
-  for_vectors(0, cols, [&](int64_t i, auto access) {
-    const Vec v = access.read(x + i);
-    squares = hn::MulAdd(v, v, squares);
-  });
-  const float rstd = 1.0f / std::sqrt(sum_of(squares) / static_cast<float>(cols) + eps);
-  const Vec scale = hn::Set(f, rstd);
-  for_vectors(0, cols, [&](int64_t i, auto access) {
-    const Vec v = hn::Mul(access.read(x + i), scale);
-    access.write(hn::Mul(access.read(gain + i), v), y + i);
-  });
-  return rstd;
-}
 
 void rms_norm_rows(const ops::OpCall& call, OpContext& context) {
   const auto& args = call.args;
@@ -44,29 +26,10 @@ void rms_norm_rows(const ops::OpCall& call, OpContext& context) {
     parallel_ranges(context.num_threads(), args[2].rows, 1, args[2].size(),
                     [&](int64_t begin, int64_t end) {
                       for (int64_t r = begin; r < end; ++r) {
-                        rstd[r] = normalise_row(y[r], x[r], gain, cols, eps);
+                        rstd[r] = rstd_of(x[r], cols, eps);
+                        normalise_row(y[r], x[r], gain, cols, rstd[r]);
                       }
                     });
-  });
-}
-
-/// dx law= rstd * (dy*gain) - x * rstd^3 * mean(dy*gain*x).
-template <typename T>
-void input_grad_row(T* dx, const T* dy, const T* x, const T* gain, int64_t cols, float rstd,
-                    bool accumulate) {
-  const F32 f;
-  Vec dots = hn::Zero(f);
-  for_vectors(0, cols, [&](int64_t i, auto access) {
-    dots =
-        hn::MulAdd(hn::Mul(access.read(dy + i), access.read(gain + i)), access.read(x + i), dots);
-  });
-  const Vec scale = hn::Set(f, rstd);
-  const Vec shift = hn::Set(f, rstd * rstd * rstd * (sum_of(dots) / static_cast<float>(cols)));
-  for_vectors(0, cols, [&](int64_t i, auto access) {
-    const Vec g = hn::Mul(access.read(dy + i), access.read(gain + i));
-    Vec out = hn::NegMulAdd(access.read(x + i), shift, hn::Mul(g, scale));
-    if (accumulate) out = hn::Add(access.read(dx + i), out);
-    access.write(out, dx + i);
   });
 }
 

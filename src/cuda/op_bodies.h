@@ -19,6 +19,11 @@ Body embedding_weight_grad;
 Body rms_norm;
 Body rms_norm_input_grad;
 
+// op_qk_norm.cu
+Body qk_norm;
+Body qk_norm_input_grad;
+Body qk_norm_weight_grad;
+
 // op_columns.cu
 Body rms_norm_weight_grad;
 Body linear_bias_grad;

@@ -209,6 +209,10 @@ class Derivation {
         contribute(a[2], OpKind::rms_norm_input_grad, node, {none, g, a[2], a[3], a[1]});
         parameter(a[3], OpKind::rms_norm_weight_grad, node, {none, g, a[2], a[1]});
         return;
+      case OpKind::qk_norm:  // y, qkv, gain
+        contribute_set(a[1], OpKind::qk_norm_input_grad, node, {none, g, a[1], a[2]});
+        parameter(a[2], OpKind::qk_norm_weight_grad, node, {none, g, a[1]});
+        return;
       case OpKind::linear:  // y, x, weight, bias
         contribute(a[1], OpKind::linear_input_grad, node, {none, g, a[2]});
         parameter(a[2], OpKind::linear_weight_grad, node, {none, g, a[1]});

@@ -1,4 +1,4 @@
-// Llama and Qwen2: pre-norm decoder blocks with rotary attention and SwiGLU.
+// Llama, Qwen2, Qwen3 and Mistral: pre-norm decoder blocks with rotary attention and SwiGLU.
 #include "base/error.h"
 #include "model/graph_builder.h"
 
@@ -32,8 +32,12 @@ class Binder {
     }
     bind(std::move(ids));
   }
-  void gain(const std::string& name, int64_t size) {
-    bind({add(name + ".weight", {size}, Init::ones, Split::replicated, false)});
+  void gain(const std::vector<std::string>& names, int64_t size) {
+    std::vector<int> ids;
+    for (const std::string& name : names) {
+      ids.push_back(add(name + ".weight", {size}, Init::ones, Split::replicated, false));
+    }
+    bind(std::move(ids));
   }
 
  private:
@@ -52,6 +56,7 @@ UnitGraph block_graph(const ModelConfig& config) {
   const int norm1 = b.slot("input_norm", Dim::one, Dim::hidden);
   const int qkv_weight = b.slot("qkv", Dim::qkv, Dim::hidden);
   const int qkv_bias = config.qkv_bias ? b.slot("qkv.bias", Dim::one, Dim::qkv) : -1;
+  const int qk_gain = config.qk_norm ? b.slot("qk_norm", Dim::two, Dim::head_dim) : -1;
   const int o_weight = b.slot("o", Dim::hidden, Dim::q);
   const int o_bias = config.output_bias ? b.slot("o.bias", Dim::one, Dim::hidden) : -1;
   const int norm2 = b.slot("post_attention_norm", Dim::one, Dim::hidden);
@@ -62,8 +67,9 @@ UnitGraph block_graph(const ModelConfig& config) {
 
   const int x = b.input();
   const int y = b.enter(b.rms_norm(x, norm1));
-  const int qkv = b.rope(b.linear("qkv", y, qkv_weight, qkv_bias, Dim::qkv, Recompute::qkv));
-  const int a = b.attention(qkv);
+  const int projected = b.linear("qkv", y, qkv_weight, qkv_bias, Dim::qkv, Recompute::qkv);
+  const int qkv = config.qk_norm ? b.qk_norm(projected, qk_gain) : projected;
+  const int a = b.attention(b.rope(qkv));
   const int o = b.leave(b.linear("o", a, o_weight, o_bias, Dim::hidden, Recompute::attention));
   const int x1 = b.add("x1", x, o);
   const int y2 = b.enter(b.rms_norm(x1, norm2));
@@ -94,12 +100,13 @@ Unit block_unit(ModelGraph& model, int64_t layer) {
   const std::vector<int64_t> gate_up_rows = {c.intermediate_size, c.intermediate_size};
 
   Binder p(model, unit);
-  p.gain(at + "input_layernorm", c.hidden_size);
+  p.gain({at + "input_layernorm"}, c.hidden_size);
   p.matrix(qkv, qkv_rows, c.hidden_size, Split::rows);
   if (c.qkv_bias) p.bias(qkv, qkv_rows, Split::rows);
+  if (c.qk_norm) p.gain({at + "self_attn.q_norm", at + "self_attn.k_norm"}, c.head_dim);
   p.matrix({at + "self_attn.o_proj"}, {c.hidden_size}, c.q_size(), Split::cols);
   if (c.output_bias) p.bias({at + "self_attn.o_proj"}, {c.hidden_size}, Split::replicated);
-  p.gain(at + "post_attention_layernorm", c.hidden_size);
+  p.gain({at + "post_attention_layernorm"}, c.hidden_size);
   p.matrix(gate_up, gate_up_rows, c.hidden_size, Split::rows);
   if (c.mlp_bias) p.bias(gate_up, gate_up_rows, Split::rows);
   p.matrix({at + "mlp.down_proj"}, {c.hidden_size}, c.intermediate_size, Split::cols);
@@ -110,10 +117,6 @@ Unit block_unit(ModelGraph& model, int64_t layer) {
 }  // namespace
 
 ModelGraph build_model(const ModelConfig& config) {
-  if (config.family != Family::llama && config.family != Family::qwen2) {
-    throw ConfigError("model_type", config.family == Family::qwen3 ? "qwen3" : "mistral",
-                      "this family is not supported yet; llama and qwen2 are");
-  }
   ModelGraph model;
   model.config = config;
   model.dims = dims_of(config);
@@ -129,7 +132,7 @@ ModelGraph build_model(const ModelConfig& config) {
   }
   Unit head{"head", 2, {}};
   Binder p(model, head);
-  p.gain("model.norm", config.hidden_size);
+  p.gain({"model.norm"}, config.hidden_size);
   if (config.tie_word_embeddings) {
     p.bind({table});
   } else {

@@ -14,6 +14,7 @@ Dims dims_of(const ModelConfig& config) {
   dims[Dim::three] = 3;
   dims[Dim::hidden] = config.hidden_size;
   dims[Dim::heads] = config.num_heads;
+  dims[Dim::head_dim] = config.head_dim;
   dims[Dim::q] = config.q_size();
   dims[Dim::qkv] = config.qkv_size();
   dims[Dim::ffn] = config.intermediate_size;

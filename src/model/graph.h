@@ -33,13 +33,14 @@ enum class Dim : uint8_t {
   gathered,
   hidden,
   heads,
+  head_dim,
   q,
   qkv,
   ffn,
   gate_up,
   vocab,
 };
-inline constexpr int kNumDims = 13;
+inline constexpr int kNumDims = 14;
 
 /// Sizes of the named dimensions as one rank holds them; those of the micro-batch stay 0.
 struct Dims {
@@ -170,7 +171,7 @@ struct ModelGraph {
   void validate() const;
 };
 
-/// Llama and Qwen2 decoders. ConfigError for a family whose operations do not exist yet.
+/// The decoder of any family.
 ModelGraph build_model(const ModelConfig& config);
 
 }  // namespace trireme::model

@@ -65,8 +65,15 @@ int GraphBuilder::linear(std::string name, int x, int weight_slot, int bias_slot
   return y;
 }
 
+int GraphBuilder::qk_norm(int qkv, int gain_slot) {
+  const int out = new_value("qkv.norm", Dim::tokens, Dim::qkv, Element::compute, Recompute::norms);
+  node(OpKind::qk_norm, {value_ref(out), value_ref(qkv), slot_ref(gain_slot)});
+  return out;
+}
+
 int GraphBuilder::rope(int qkv) {
-  const int out = new_value("qkv", Dim::tokens, Dim::qkv, Element::compute, Recompute::qkv);
+  // As cheap to rebuild as what it is made from.
+  const int out = new_value("qkv", Dim::tokens, Dim::qkv, Element::compute, value(qkv).level);
   node(OpKind::rope,
        {value_ref(out), value_ref(qkv), rope_table_ref(), batch_ref(BatchField::positions)});
   return out;

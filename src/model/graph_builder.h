@@ -27,6 +27,8 @@ class GraphBuilder {
   int rms_norm(int x, int gain_slot);
   /// `bias_slot` -1: none. `level`: from which recomputation level the result is dropped.
   int linear(std::string name, int x, int weight_slot, int bias_slot, Dim cols, Recompute level);
+  /// `gain_slot` (two, head_dim): of query heads, of key heads.
+  int qk_norm(int qkv, int gain_slot);
   int rope(int qkv);
   int attention(int qkv);
   int swiglu(int gate_up);

@@ -84,33 +84,53 @@ RopeConfig rope_of(const ConfigKeys& keys) {
   return scaled_rope(keys.nested(key), rope);
 }
 
-constexpr int64_t kMistralWindow = 4096;  // of a config.json that does not say; null is none
+constexpr int64_t kDefaultWindow = 4096;  // of a config.json that does not say; null is none
+
+/// How many layers slide by layer_types; nothing where the key is absent.
+std::optional<int64_t> num_sliding_listed(const ConfigKeys& keys, int64_t num_layers) {
+  const Json& types = keys.raw("layer_types");
+  if (types.is_null()) return {};
+  if (!types.is_array() || static_cast<int64_t>(types.size()) != num_layers) {
+    keys.wrong("layer_types", fmt::format("{} layers are needed", num_layers));
+  }
+  int64_t num_sliding = 0;
+  for (const Json& type : types) {
+    if (type != "full_attention" && type != "sliding_attention") {
+      keys.unsupported("layer_types", "the supported types are full_attention, sliding_attention");
+    }
+    num_sliding += type == "sliding_attention" ? 1 : 0;
+  }
+  return num_sliding;
+}
+
+/// Layers that slide by max_window_layers: those from it on.
+int64_t num_sliding_after(const ConfigKeys& keys, int64_t num_layers) {
+  const Json& first = keys.raw("max_window_layers");
+  const bool usable = first.is_number_unsigned() && first.get<uint64_t>() <= INT32_MAX;
+  if (!first.is_null() && !usable) keys.wrong("max_window_layers", "a whole number is needed");
+  return std::max<int64_t>(0, num_layers - (usable ? first.get<int64_t>() : 28));
+}
 
 /// The window of sliding attention when all layers slide, 0 when none does. A mix is refused.
 int64_t sliding_window_of(const ConfigKeys& keys, const ModelConfig& config) {
-  const bool absent = !keys.contains("sliding_window");
-  if (absent && config.family == Family::mistral) return kMistralWindow;
-  if (!keys.has("sliding_window")) return 0;
-  const bool by_switch = config.family == Family::qwen2 || config.family == Family::qwen3;
   if (config.family == Family::llama) return 0;  // transformers does not read it
-  if (by_switch && !keys.boolean("use_sliding_window", false)) return 0;
-  const int64_t window = keys.positive("sliding_window");
-  int64_t num_sliding = config.num_layers;
-  if (const Json& types = keys.raw("layer_types"); types.is_array()) {
-    if (static_cast<int64_t>(types.size()) != config.num_layers) {
-      keys.wrong("layer_types", fmt::format("{} layers are needed", config.num_layers));
+  const bool by_switch = config.family == Family::qwen2 || config.family == Family::qwen3;
+  const bool on = by_switch ? keys.boolean("use_sliding_window", false) : true;
+  const int64_t fallback = keys.contains("sliding_window") ? 0 : kDefaultWindow;
+  const int64_t window = on ? keys.positive("sliding_window", fallback) : 0;
+  const std::optional<int64_t> listed = num_sliding_listed(keys, config.num_layers);
+  if (window == 0) {
+    if (listed.value_or(0) > 0) {
+      keys.unsupported("layer_types", "no sliding_window is in use that its layers could slide by");
     }
-    num_sliding = 0;
-    for (const Json& type : types) num_sliding += type == "sliding_attention" ? 1 : 0;
-  } else if (by_switch) {  // layers from max_window_layers on slide
-    const Json& first = keys.raw("max_window_layers");
-    const bool usable = first.is_number_unsigned() && first.get<uint64_t>() <= INT32_MAX;
-    if (!first.is_null() && !usable) keys.wrong("max_window_layers", "a whole number is needed");
-    num_sliding = std::max<int64_t>(0, config.num_layers - (usable ? first.get<int64_t>() : 28));
+    return 0;
   }
+  const int64_t num_sliding = listed      ? *listed
+                              : by_switch ? num_sliding_after(keys, config.num_layers)
+                                          : config.num_layers;
   if (num_sliding == 0) return 0;
   if (num_sliding < config.num_layers) {
-    keys.unsupported(keys.has("layer_types") ? "layer_types" : "max_window_layers",
+    keys.unsupported(listed ? "layer_types" : "max_window_layers",
                      "layers with and without a sliding window cannot be mixed");
   }
   return window;

@@ -133,6 +133,20 @@ void check_rope(const Checker& c) {
   c.vector(3, DType::i32, c.arg(1).rows);
 }
 
+void check_qk_norm(const Checker& c, OpKind kind) {
+  const int64_t head_dim = c.attributes().head_dim;
+  const int64_t cols = qkv_cols(c);
+  const int qkv = kind == OpKind::qk_norm ? 1 : 2;
+  c.shape(qkv, c.compute(), c.arg(qkv).rows, cols);
+  if (kind == OpKind::qk_norm_weight_grad) {
+    c.same(1, qkv);
+    c.shape(0, DType::f32, 2, head_dim);
+    return;
+  }
+  for (int i = 0; i < qkv; ++i) c.same(i, qkv);
+  c.shape(qkv + 1, c.compute(), 2, head_dim);
+}
+
 void check_attention(const Checker& c, OpKind kind) {
   const bool forward = kind == OpKind::attention;
   const int qkv = 2;
@@ -251,6 +265,10 @@ void check_call(const OpCall& call) {
     case OpKind::rms_norm_input_grad:
     case OpKind::rms_norm_weight_grad:
       return check_rms_norm(c, call.kind);
+    case OpKind::qk_norm:
+    case OpKind::qk_norm_input_grad:
+    case OpKind::qk_norm_weight_grad:
+      return check_qk_norm(c, call.kind);
     case OpKind::linear:
     case OpKind::linear_input_grad:
     case OpKind::linear_weight_grad:

@@ -1,4 +1,6 @@
 // What a call costs: the numbers the simulator and the reports rest on.
+#include <algorithm>
+
 #include "ops/signature.h"
 
 namespace trireme::ops {
@@ -10,11 +12,16 @@ namespace {
 double flops_per_element(OpKind kind) {
   switch (kind) {
     case OpKind::rms_norm:
+    case OpKind::qk_norm:
     case OpKind::swiglu:
     case OpKind::xent_grad:
       return 4;
     case OpKind::rms_norm_input_grad:
       return 8;
+    case OpKind::qk_norm_input_grad:
+      return 10;
+    case OpKind::qk_norm_weight_grad:
+      return 5;
     case OpKind::rms_norm_weight_grad:
     case OpKind::rope:
     case OpKind::rope_input_grad:
@@ -44,6 +51,7 @@ int counted_operand(OpKind kind) {
     case OpKind::linear_bias_grad:
     case OpKind::embedding_weight_grad:
     case OpKind::rms_norm_weight_grad:
+    case OpKind::qk_norm_weight_grad:
     case OpKind::xent_stats:
     case OpKind::xent_combine:
     case OpKind::sum_squares:
@@ -62,6 +70,11 @@ double bytes_of(const TensorView& view) {
 }
 
 }  // namespace
+
+double visible_pairs(double length, int64_t window) {
+  const double unseen = window > 0 ? std::max(0.0, length - static_cast<double>(window)) : 0.0;
+  return (length * (length + 1) - unseen * (unseen + 1)) / 2;
+}
 
 double flops(const OpCall& call, double pairs) {
   const auto& args = call.args;

@@ -46,6 +46,18 @@ enum class OpKind : uint8_t {
   // d_gain(1, hidden):f32 law = sum over tokens of dy * x * rstd. Args d_gain, dy, x, rstd.
   rms_norm_weight_grad,
 
+  // RMS norm of every query and key head, before the rotation: of each row of qkv(tokens,
+  // (heads + 2 kv_heads) * head_dim):T the first `heads` heads are normalised with row 0 of
+  // gain(2, head_dim):T, the next kv_heads with row 1, as rms_norm does over head_dim elements;
+  // values are copied. y may be qkv itself. Args y, qkv, gain.
+  qk_norm,
+  // d_qkv:T by the derivative of each head's norm, which is computed from qkv again; those of
+  // values are copied. d_qkv may be d_y itself. Args d_qkv, d_y, qkv, gain.
+  qk_norm_input_grad,
+  // d_gain(2, head_dim):f32 law = sums over tokens and over the heads of a row of
+  // d_y * head * rstd. Args d_gain, d_y, qkv.
+  qk_norm_weight_grad,
+
   // y(tokens, out):T|f32 = x(tokens, in):T · weight(out, in):T ^T + bias(1, out):T (optional).
   // y may be f32 under bf16 (logits). Sums in f32.
   linear,
@@ -149,7 +161,7 @@ struct Attributes {
   float attention_scale = 0;
   int64_t first_vocab = 0;      // embedding, xent: global index of this rank's first entry
   int64_t vocab_padding = 0;    // embedding, xent: how many of its last entries are none
-  double eps = 0;               // rms_norm, adamw
+  double eps = 0;               // rms_norm, qk_norm, adamw
   double beta1 = 0, beta2 = 0;  // adamw, step_control
   double weight_decay = 0;
   double max_grad_norm = 0;  // step_control; 0 = no clipping

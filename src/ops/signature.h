@@ -12,7 +12,7 @@ enum class Access : uint8_t { read, write, update };
 
 struct Operand {
   std::string_view name;
-  Access access;        // `write` operands marked `law` become `update` under Law::add
+  Access access;  // `write` operands marked `law` become `update` under Law::add
   bool law = false;
   bool optional = false;
 };
@@ -27,6 +27,10 @@ int may_alias(OpKind kind, int output);
 /// Throws BugError when the arguments' presence, dtypes or shapes contradict the operation's
 /// contract. Data pointers are compared with nullptr, never read.
 void check_call(const OpCall& call);
+
+/// (query, key) pairs that attention sees in a sequence of `length` tokens: causal, and within
+/// `window` keys (0: all).
+double visible_pairs(double length, int64_t window);
 
 /// Floating-point operations of a call (a multiply-add is two), from the rows and cols of its
 /// arguments. Attention counts the causal half; `pairs` = number of (query, key) pairs computed.

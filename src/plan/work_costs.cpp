@@ -17,11 +17,7 @@ class UnitCost {
  public:
   UnitCost(const model::Dims& dims, const ops::Extent& extent, const model::UnitGraph& graph,
            const std::vector<model::Value>& values)
-      : dims_(dims), extent_(extent), graph_(graph), values_(values) {
-    const auto tokens = static_cast<double>(extent.tokens);
-    const auto sequences = static_cast<double>(extent.sequences);
-    pairs_ = sequences > 0 ? tokens * (tokens / sequences + 1) / 2 : 0;
-  }
+      : dims_(dims), extent_(extent), graph_(graph), values_(values) {}
 
   /// What backward computes again is part of its first half.
   void add(const std::vector<Node>& nodes, bool backward) {
@@ -31,7 +27,8 @@ class UnitCost {
       const bool weight = node.part == model::Part::weight_gradient;
       (forward  ? costs_.forward
        : weight ? costs_.weight_gradient
-                : costs_.input_gradient) += ops::flops(call_of(node), pairs_);
+                : costs_.input_gradient) +=
+          ops::flops(call_of(node), pairs(node.attributes.window));
     }
   }
 
@@ -41,6 +38,12 @@ class UnitCost {
   }
 
  private:
+  double pairs(int64_t window) const {
+    if (extent_.sequences == 0) return 0;
+    const auto sequences = static_cast<double>(extent_.sequences);
+    return sequences * ops::visible_pairs(static_cast<double>(extent_.tokens) / sequences, window);
+  }
+
   /// Shapes without addresses.
   ops::OpCall call_of(const Node& node) const {
     ops::OpCall call;
@@ -68,7 +71,6 @@ class UnitCost {
   const ops::Extent& extent_;
   const model::UnitGraph& graph_;
   const std::vector<model::Value>& values_;
-  double pairs_ = 0;
   WorkCosts costs_{0, 0, 0};
 };
 

@@ -13,6 +13,6 @@ namespace trireme::plan {
 /// all sequences equally long; `levels`: what each block recomputes, from the front. The head's
 /// loss makes its gradients in one go: all of its work counts as input gradient.
 std::vector<WorkCosts> work_costs(const model::ModelGraph& model, const ops::Extent& extent,
-                                  const std::vector<model::Recompute>& levels);
+                                  const std::vector<model::Recompute>& levels = {});
 
 }  // namespace trireme::plan

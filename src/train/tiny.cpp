@@ -18,6 +18,8 @@ model::ModelGraph tiny_model(const TinyModel& spec) {
   config.vocab_size = spec.vocab;
   config.max_position_embeddings = 4096;
   config.qkv_bias = spec.family == model::Family::qwen2;
+  config.qk_norm = spec.family == model::Family::qwen3;
+  config.sliding_window = spec.window;
   config.tie_word_embeddings = spec.tied;
   config.initializer_range = 0.1;
   return model::build_model(config);

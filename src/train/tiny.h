@@ -14,6 +14,7 @@ struct TinyModel {
   model::Family family = model::Family::qwen2;
   int64_t hidden = 32, layers = 2, heads = 4, kv_heads = 2, head_dim = 8, ffn = 48, vocab = 67;
   bool tied = false;
+  int64_t window = 0;
 };
 model::ModelGraph tiny_model(const TinyModel& spec = {});
 

@@ -94,6 +94,7 @@ class Calls {
       return TensorView{nullptr, dtype, 1, size, size};
     };
     const auto weight = [](DType dtype) { return TensorView{nullptr, dtype, 320, 256, 256}; };
+    const auto gains = [](DType dtype) { return TensorView{nullptr, dtype, 2, 32, 32}; };
     const TensorView tokens = flat(i32, kTokens);
     const TensorView remainder = t_ == DType::bf16 ? flat(DType::i16, 40000) : TensorView{};
     const TensorView control = flat(f64, ops::kControlSize);
@@ -105,6 +106,9 @@ class Calls {
              {rows(t_, 256), rows(t_, 256), rows(t_, 256), flat(t_, 256), flat(f32, kTokens)}),
         call(OpKind::rms_norm_weight_grad,
              {flat(f32, 256), rows(t_, 256), rows(t_, 256), flat(f32, kTokens)}),
+        call(OpKind::qk_norm, {rows(t_, 256), rows(t_, 256), gains(t_)}),
+        call(OpKind::qk_norm_input_grad, {rows(t_, 256), rows(t_, 256), rows(t_, 256), gains(t_)}),
+        call(OpKind::qk_norm_weight_grad, {gains(f32), rows(t_, 256), rows(t_, 256)}),
         call(OpKind::linear, {rows(t_, 320), rows(t_, 256), weight(t_), flat(t_, 320)}),
         call(OpKind::linear_input_grad, {rows(t_, 256), rows(t_, 320), weight(t_)}),
         call(OpKind::linear_weight_grad, {weight(f32), rows(t_, 320), rows(t_, 256)}),

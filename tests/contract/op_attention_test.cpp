@@ -22,6 +22,14 @@ int32_t longest_of(const Ints& cu_seqlens) {
   return longest;
 }
 
+bool even(const Ints& cu_seqlens) {
+  bool all = true;
+  for (size_t s = 0; s + 1 < cu_seqlens.size(); ++s) {
+    all = all && cu_seqlens[s + 1] - cu_seqlens[s] == cu_seqlens[1] - cu_seqlens[0];
+  }
+  return all;
+}
+
 const Ints kRagged = {0, 1, 18, 82, 282};  // lengths 1, 17, 64, 200
 
 std::vector<Case> cases() {
@@ -31,6 +39,13 @@ std::vector<Case> cases() {
   }
   for (const int32_t window : {1, 5, 16, 40, 64, 100, 1000}) {
     all.push_back({kRagged, 288, {6, 2, 16}, window});
+  }
+  // What GPUs have kernels of their own for: heads of these sizes, ragged and even.
+  for (const int32_t head_dim : {64, 128}) {
+    for (const int32_t window : {0, 1, 40, 100}) {
+      if (window > 0) all.push_back({kRagged, 288, {2, 1, head_dim}, window});
+      all.push_back({{0, 150, 300}, 304, {2, 1, head_dim}, window});
+    }
   }
   all.push_back({kRagged, 282, {1, 1, 64}});
   all.push_back({{0, 65, 128, 129, 257}, 272, {3, 3, 32}});
@@ -50,6 +65,7 @@ void set_attributes(CallUnderTest& call, const Case& c) {
   call.attributes().window = c.window;
   call.attributes().attention_scale = static_cast<float>(scale_of(c.heads));
   call.attributes().longest = longest_of(c.cu_seqlens);
+  call.attributes().even = even(c.cu_seqlens);
 }
 
 TEST_P(Ops, Attention) {

@@ -85,6 +85,17 @@ TEST_P(Invariance, ThreadsOfReductions) {
     call.input(rstd, DType::f32);
     return call;
   });
+  const Heads heads{6, 2, 56};
+  const Tensor qkv = random(333, heads.qkv_cols());
+  const Tensor d_qkv = random(333, heads.qkv_cols());
+  expect_same_for_any_threads([&](Backend& on) {
+    CallUnderTest call = build(on, ops::OpKind::qk_norm_weight_grad);
+    call.set_heads(heads);
+    call.output(2, heads.head_dim, DType::f32);
+    call.input(d_qkv, t());
+    call.input(qkv, t());
+    return call;
+  });
   expect_same_for_any_threads([&](Backend& on) {
     CallUnderTest call = build(on, ops::OpKind::sum_squares);
     call.output(1, 1, DType::f64);

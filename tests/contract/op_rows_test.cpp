@@ -143,6 +143,91 @@ TEST_P(Ops, RmsNormWeightGrad) {
   }
 }
 
+constexpr Heads kNormedHeads[] = {{4, 2, 16}, {6, 2, 64}, {1, 1, 8}, {2, 1, 24}, {3, 1, 136}};
+
+TEST_P(Ops, QkNorm) {
+  for (const Heads& heads : kNormedHeads) {
+    for (const int64_t rows : kRowCounts) {
+      const Tensor qkv = random(rows, heads.qkv_cols(), 3.0);
+      const Tensor gain = random(2, heads.head_dim);
+      std::vector<std::byte> apart;
+      for (const int64_t extra : {1, 8}) {  // at odd addresses, and at even ones
+        CallUnderTest call(backend(), ops::OpKind::qk_norm, t());
+        call.set_heads(heads);
+        call.attributes().eps = 1e-5;
+        call.output(rows, heads.qkv_cols(), t(), extra);
+        call.input(qkv, t(), extra);
+        call.input(gain, t());
+        call.run();
+        expect_close(call.read(0), qk_norm(qkv, gain, heads, 1e-5),
+                     limit(OpClass::elementwise, t()));
+        apart = call.bytes(0);
+      }
+
+      CallUnderTest in_place(backend(), ops::OpKind::qk_norm, t());
+      in_place.set_heads(heads);
+      in_place.attributes().eps = 1e-5;
+      in_place.update(qkv, t());
+      in_place.alias(0);
+      in_place.input(gain, t());
+      in_place.run();
+      EXPECT_EQ(in_place.bytes(0), apart);
+    }
+  }
+}
+
+TEST_P(Ops, QkNormInputGrad) {
+  for (const Heads& heads : kNormedHeads) {
+    for (const int64_t rows : kRowCounts) {
+      const Tensor d_y = random(rows, heads.qkv_cols());
+      const Tensor qkv = random(rows, heads.qkv_cols());
+      const Tensor gain = random(2, heads.head_dim);
+      CallUnderTest apart(backend(), ops::OpKind::qk_norm_input_grad, t());
+      apart.set_heads(heads);
+      apart.attributes().eps = 1e-2;
+      apart.output(rows, heads.qkv_cols(), t());
+      apart.input(d_y, t(), 8);
+      apart.input(qkv, t());
+      apart.input(gain, t());
+      apart.run();
+      expect_close(apart.read(0), qk_norm_input_grad(d_y, qkv, gain, heads, 1e-2),
+                   limit(OpClass::reduction, t()));
+
+      CallUnderTest in_place(backend(), ops::OpKind::qk_norm_input_grad, t());
+      in_place.set_heads(heads);
+      in_place.attributes().eps = 1e-2;
+      in_place.update(d_y, t());
+      in_place.alias(0);
+      in_place.input(qkv, t());
+      in_place.input(gain, t());
+      in_place.run();
+      EXPECT_EQ(in_place.bytes(0), apart.bytes(0));
+    }
+  }
+}
+
+TEST_P(Ops, QkNormWeightGrad) {
+  for (const ops::Law law : kLaws) {
+    for (const Heads& heads : kNormedHeads) {
+      for (const int64_t rows : {0, 1, 33, 200}) {
+        const Tensor before = random_f32(2, heads.head_dim);
+        const Tensor d_y = random(rows, heads.qkv_cols());
+        const Tensor qkv = random(rows, heads.qkv_cols());
+        CallUnderTest call(backend(), ops::OpKind::qk_norm_weight_grad, t(), law);
+        call.set_heads(heads);
+        call.attributes().eps = 1e-2;
+        result(call, law, before, DType::f32);
+        call.input(d_y, t(), 1);
+        call.input(qkv, t());
+        call.run();
+        const Tensor term = qk_norm_weight_grad(d_y, qkv, heads, 1e-2);
+        expect_close(call.read(0), expected(law, before, term),
+                     limit(OpClass::reduction, DType::f32));
+      }
+    }
+  }
+}
+
 TEST_P(Ops, Rope) {
   for (const Heads& heads : {Heads{4, 2, 16}, Heads{6, 2, 64}, Heads{1, 1, 8}, Heads{2, 1, 24}}) {
     const int64_t rows = 37;

@@ -145,6 +145,20 @@ TEST(Costs, ProductsAndAttention) {
   EXPECT_EQ(flops(attention, 10), 10.0 * 3 * 16 * 10);
 }
 
+TEST(Costs, PairsWithinTheWindow) {
+  for (const int64_t window : {0, 1, 3, 10, 11}) {
+    for (const int64_t length : {0, 1, 3, 10}) {
+      double pairs = 0;
+      for (int64_t query = 0; query < length; ++query) {
+        for (int64_t key = 0; key <= query; ++key) {
+          pairs += window == 0 || key > query - window ? 1 : 0;
+        }
+      }
+      EXPECT_EQ(visible_pairs(static_cast<double>(length), window), pairs) << length << window;
+    }
+  }
+}
+
 TEST(Costs, EmbeddingReadsOnlyItsRows) {
   float memory[1];
   OpCall call;

@@ -148,6 +148,34 @@ Tensor rotate(const Tensor& in, const Tensor& table, const Ints& positions, cons
   return out;
 }
 
+Tensor columns_of(const Tensor& from, int64_t first, int64_t count) {
+  Tensor columns(from.rows, count);
+  for (int64_t r = 0; r < from.rows; ++r) {
+    for (int64_t c = 0; c < count; ++c) columns.at(r, c) = from.at(r, first + c);
+  }
+  return columns;
+}
+
+void set_columns(Tensor& to, int64_t first, const Tensor& columns) {
+  for (int64_t r = 0; r < to.rows; ++r) {
+    for (int64_t c = 0; c < columns.cols; ++c) to.at(r, first + c) = columns.at(r, c);
+  }
+}
+
+Tensor row_of(const Tensor& from, int64_t row) {
+  Tensor only(1, from.cols);
+  for (int64_t c = 0; c < from.cols; ++c) only.at(c) = from.at(row, c);
+  return only;
+}
+
+/// body(first column, row of the gain) for the heads that qk_norm normalises.
+template <typename Body>
+void for_normalised(const Heads& heads, const Body& body) {
+  for (int64_t h = 0; h < heads.heads + heads.kv_heads; ++h) {
+    body(h * heads.head_dim, h < heads.heads ? 0 : 1);
+  }
+}
+
 /// One query head's view of qkv: columns of its query, key and value.
 struct HeadColumns {
   int64_t query, key, value;
@@ -204,6 +232,39 @@ Tensor rope(const Tensor& qkv, const Tensor& table, const Ints& positions, const
 Tensor rope_input_grad(const Tensor& d_out, const Tensor& table, const Ints& positions,
                        const Heads& heads) {
   return rotate(d_out, table, positions, heads, -1.0);
+}
+
+Tensor qk_norm(const Tensor& qkv, const Tensor& gain, const Heads& heads, double eps) {
+  Tensor y = qkv;
+  for_normalised(heads, [&](int64_t at, int64_t kind) {
+    const Tensor head = columns_of(qkv, at, heads.head_dim);
+    set_columns(y, at, rms_norm(head, row_of(gain, kind), eps).y);
+  });
+  return y;
+}
+
+Tensor qk_norm_input_grad(const Tensor& d_y, const Tensor& qkv, const Tensor& gain,
+                          const Heads& heads, double eps) {
+  Tensor d_qkv = d_y;
+  for_normalised(heads, [&](int64_t at, int64_t kind) {
+    const Tensor head = columns_of(qkv, at, heads.head_dim);
+    const Tensor factor = row_of(gain, kind);
+    const Tensor slope = columns_of(d_y, at, heads.head_dim);
+    set_columns(d_qkv, at,
+                rms_norm_input_grad(slope, head, factor, rms_norm(head, factor, eps).rstd));
+  });
+  return d_qkv;
+}
+
+Tensor qk_norm_weight_grad(const Tensor& d_y, const Tensor& qkv, const Heads& heads, double eps) {
+  Tensor d_gain(2, heads.head_dim);
+  for_normalised(heads, [&](int64_t at, int64_t kind) {
+    const Tensor head = columns_of(qkv, at, heads.head_dim);
+    const Tensor rstd = rms_norm(head, Tensor(1, heads.head_dim), eps).rstd;
+    const Tensor sums = rms_norm_weight_grad(columns_of(d_y, at, heads.head_dim), head, rstd);
+    for (int64_t c = 0; c < heads.head_dim; ++c) d_gain.at(kind, c) += sums.at(c);
+  });
+  return d_gain;
 }
 
 Attended attention(const Tensor& qkv, const Ints& cu_seqlens, const Heads& heads, int64_t window,

@@ -51,6 +51,12 @@ Tensor rope(const Tensor& qkv, const Tensor& table, const Ints& positions, const
 Tensor rope_input_grad(const Tensor& d_out, const Tensor& table, const Ints& positions,
                        const Heads& heads);
 
+/// gain(2, head_dim): of query heads, of key heads.
+Tensor qk_norm(const Tensor& qkv, const Tensor& gain, const Heads& heads, double eps);
+Tensor qk_norm_input_grad(const Tensor& d_y, const Tensor& qkv, const Tensor& gain,
+                          const Heads& heads, double eps);
+Tensor qk_norm_weight_grad(const Tensor& d_y, const Tensor& qkv, const Heads& heads, double eps);
+
 struct Attended {
   Tensor out;
   Tensor lse;  // (heads, tokens)

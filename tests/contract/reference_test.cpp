@@ -84,6 +84,18 @@ TEST_F(Reference, RopeInputGrad) {
                   [&](const Tensor& t) { return dot(rope(t, table, positions, heads), upstream); });
 }
 
+TEST_F(Reference, QkNormGrads) {
+  const Heads heads{3, 1, 8};
+  const Tensor qkv = random(4, heads.qkv_cols());
+  const Tensor gain = random(2, 8);
+  const Tensor upstream = random(4, heads.qkv_cols());
+  const double eps = 1e-3;
+  expect_gradient(qkv, qk_norm_input_grad(upstream, qkv, gain, heads, eps),
+                  [&](const Tensor& t) { return dot(qk_norm(t, gain, heads, eps), upstream); });
+  expect_gradient(gain, qk_norm_weight_grad(upstream, qkv, heads, eps),
+                  [&](const Tensor& t) { return dot(qk_norm(qkv, t, heads, eps), upstream); });
+}
+
 TEST_F(Reference, AttentionInputGrad) {
   const Ints cu_seqlens = {0, 1, 1, 6, 13};
   for (const int64_t window : {0, 1, 3}) {

@@ -37,9 +37,10 @@ inline double tolerance(OpClass op, DType compute, DType output) {
       {OpClass::product, 2e-6, 4e-3, 2e-6},
       {OpClass::softmax, 2e-6, 4e-3, 2e-6},
       // bf16 rounds the probabilities too. The gradient subtracts the dot product of the rounded
-      // output with its gradient from every score's: an error of the rounding's own size.
+      // output with its gradient from every score's: an error of the rounding's own size. GPUs
+      // round the gradients of a group's heads before they add them.
       {OpClass::attention, 4e-6, 1e-2, 2e-5},
-      {OpClass::attention_grad, 2e-5, 3e-2, 3e-2},
+      {OpClass::attention_grad, 2e-5, 4e-2, 3e-2},
   };
   for (const Row& row : kTable) {
     if (row.op != op) continue;

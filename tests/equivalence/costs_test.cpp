@@ -108,7 +108,7 @@ Counted launched_flops(const model::ModelGraph& model, const std::vector<int64_t
   for (int64_t length : lengths) {
     extent.tokens += length;
     extent.longest = std::max(extent.longest, length);
-    pairs += static_cast<double>(cpu::attention_pairs(length, 0));
+    pairs += static_cast<double>(cpu::attention_pairs(length, model.config.sliding_window));
   }
   extent.tokens = (extent.tokens + 15) / 16 * 16;
   NullPlanOptions options;
@@ -140,7 +140,7 @@ Counted exact_flops(const model::ModelGraph& model, const std::vector<int64_t>& 
   double pairs = 0;
   for (int64_t length : lengths) {
     tokens += static_cast<double>(length);
-    pairs += 0.5 * static_cast<double>(length) * static_cast<double>(length + 1);
+    pairs += ops::visible_pairs(static_cast<double>(length), model.config.sliding_window);
   }
   double matrices = 0;
   for (const model::Parameter& parameter : model.parameters) {
@@ -155,7 +155,9 @@ Counted exact_flops(const model::ModelGraph& model, const std::vector<int64_t>& 
   return exact;
 }
 
-TEST(Operations, RaggedSamplesAreNotPaidForTwice) {
+class Operations : public ::testing::TestWithParam<int64_t> {};
+
+TEST_P(Operations, RaggedSamplesAreNotPaidForTwice) {
   // Small enough for attention to be a good part, large enough for products to be the rest.
   const model::ModelGraph model = tiny_model({.hidden = 512,
                                               .layers = 2,
@@ -163,7 +165,8 @@ TEST(Operations, RaggedSamplesAreNotPaidForTwice) {
                                               .kv_heads = 2,
                                               .head_dim = 64,
                                               .ffn = 1536,
-                                              .vocab = 4096});
+                                              .vocab = 4096,
+                                              .window = GetParam()});
   std::vector<int64_t> lengths = {4096};
   lengths.insert(lengths.end(), 8, 64);
   for (const std::vector<int64_t>& set :
@@ -178,6 +181,8 @@ TEST(Operations, RaggedSamplesAreNotPaidForTwice) {
     EXPECT_LE(counted.attention, 1.07 * exact.attention);
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Windows, Operations, ::testing::Values(0, 1024));
 
 // Loading ------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ struct Layout {
   mesh::RankOrder order = mesh::RankOrder::tp_dp_pp;
   config::Recompute recompute = config::Recompute::none;
   int shard_group = 0;
+  model::Family family = model::Family::qwen2;
 
   int ranks() const { return tp * pp * dp; }
 };
@@ -44,11 +45,13 @@ int64_t heads_for(const Layout& layout) { return layout.tp == 4 ? 8 : 6; }
 
 RigOptions options_of(const Layout& layout) {
   RigOptions options;
-  options.model = tiny_model({.layers = layout.chunks > 1 ? 6 : 3,
+  options.model = tiny_model({.family = layout.family,
+                              .layers = layout.chunks > 1 ? 6 : 3,
                               .heads = heads_for(layout),
                               .head_dim = 8,
                               .vocab = kVocab,
-                              .tied = layout.tied});
+                              .tied = layout.tied,
+                              .window = layout.family == model::Family::mistral ? 5 : 0});
   options.dataset = &dataset();
   options.ranks = layout.ranks();
   options.gradients = true;
@@ -77,8 +80,8 @@ RigOptions options_of(const Layout& layout) {
 }
 
 const RigResult& single_process(const Layout& layout) {
-  static std::map<std::tuple<bool, int64_t, bool>, RigResult> known;
-  const std::tuple key{layout.tied, heads_for(layout), layout.chunks > 1};
+  static std::map<std::tuple<model::Family, bool, int64_t, bool>, RigResult> known;
+  const std::tuple key{layout.family, layout.tied, heads_for(layout), layout.chunks > 1};
   auto at = known.find(key);
   if (at == known.end()) {
     Layout alone;
@@ -152,10 +155,23 @@ std::vector<Layout> mixed_layouts() {
   return all;
 }
 
+/// Query and key norms with KV heads of their own and shared by ranks; windows.
+std::vector<Layout> family_layouts() {
+  std::vector<Layout> all;
+  for (const model::Family family : {model::Family::qwen3, model::Family::mistral}) {
+    all.push_back({.tp = 2, .dp = 2, .stage = 3, .family = family});
+    all.push_back({.tp = 4, .recompute = config::Recompute::norms, .family = family});
+    all.push_back({.tp = 2, .pp = 2, .schedule = PipelineSchedule::zero_bubble, .family = family});
+  }
+  return all;
+}
+
 std::string name_of(const Layout& layout) {
   std::string name = "tp" + std::to_string(layout.tp) + "_pp" + std::to_string(layout.pp) + "_dp" +
                      std::to_string(layout.dp) + "_stage" + std::to_string(layout.stage) +
                      "_batches" + std::to_string(layout.accumulation);
+  if (layout.family == model::Family::qwen3) name += "_qwen3";
+  if (layout.family == model::Family::mistral) name += "_mistral";
   if (layout.tied) name += "_tied";
   if (layout.schedule == PipelineSchedule::zero_bubble) name += "_zero_bubble";
   if (layout.chunks > 1) name += "_chunks" + std::to_string(layout.chunks);
@@ -170,6 +186,7 @@ std::string name_of(const Layout& layout) {
 const auto kName = [](const auto& test) { return name_of(test.param); };
 INSTANTIATE_TEST_SUITE_P(Tensor, MeshLayouts, ::testing::ValuesIn(tensor_layouts()), kName);
 INSTANTIATE_TEST_SUITE_P(Pipeline, MeshLayouts, ::testing::ValuesIn(pipeline_layouts()), kName);
+INSTANTIATE_TEST_SUITE_P(Families, MeshLayouts, ::testing::ValuesIn(family_layouts()), kName);
 INSTANTIATE_TEST_SUITE_P(Mixed, MeshLayouts, ::testing::ValuesIn(mixed_layouts()), kName);
 
 }  // namespace

@@ -260,7 +260,9 @@ void expect_the_single_step(RigOptions& options, const RigResult& expected) {
 TEST(RandomLayouts, TrainTheStepOfTheSingleProcess) {
   EXPECT_TRUE(rc::check("any layout equals the single process", [] {
     TinyModel spec;
-    spec.family = one_of({model::Family::qwen2, model::Family::llama});
+    spec.family = one_of(
+        {model::Family::qwen2, model::Family::llama, model::Family::qwen3, model::Family::mistral});
+    if (spec.family == model::Family::mistral) spec.window = *rc::gen::inRange(0, 12);
     spec.hidden = *rc::gen::inRange(3, 50);
     spec.layers = *rc::gen::inRange(1, 6);
     spec.kv_heads = *rc::gen::inRange(1, 4);

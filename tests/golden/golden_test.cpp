@@ -109,7 +109,7 @@ TEST_P(Golden, ReproducesTransformers) {
 
 std::vector<Case> cases() {
   std::vector<Case> all;
-  for (const char* model : {"qwen2", "qwen2_tied", "llama3"}) {
+  for (const char* model : {"qwen2", "qwen2_tied", "llama3", "qwen3", "mistral"}) {
     all.push_back({model, 1, 0});
     for (int ranks : {2, 4}) {
       for (int stage = 0; stage <= 3; ++stage) all.push_back({model, ranks, stage});

@@ -241,7 +241,10 @@ class RandomGraph {
       return keep(dim, builder_.rms_norm(value, slot(Dim::one, Dim::hidden, ".gain")));
     }
     if (dim == Dim::gate_up) return keep(Dim::ffn, builder_.swiglu(value));
-    if (dim == Dim::qkv && below(2) == 0) return keep(dim, builder_.rope(value));
+    if (dim == Dim::qkv && below(3) == 0) return keep(dim, builder_.rope(value));
+    if (dim == Dim::qkv && below(2) == 0) {
+      return keep(dim, builder_.qk_norm(value, slot(Dim::two, Dim::head_dim, ".gain")));
+    }
     if (dim == Dim::qkv) return keep(Dim::q, builder_.attention(value));
     keep(dim, builder_.add(name(), value, value));
   }

@@ -46,6 +46,13 @@ class NodeRun {
         return put(0, contract::rms_norm_input_grad(in(1), in(2), in(3), in(4)));
       case OpKind::rms_norm_weight_grad:
         return put(0, contract::rms_norm_weight_grad(in(1), in(2), in(3)));
+      case OpKind::qk_norm:
+        return put(0, contract::qk_norm(in(1), in(2), heads(), node_.attributes.eps));
+      case OpKind::qk_norm_input_grad:
+        return put(
+            0, contract::qk_norm_input_grad(in(1), in(2), in(3), heads(), node_.attributes.eps));
+      case OpKind::qk_norm_weight_grad:
+        return put(0, contract::qk_norm_weight_grad(in(1), in(2), heads(), node_.attributes.eps));
       case OpKind::linear:
         return put(0, contract::linear(in(1), in(2), present(3) ? in(3) : Tensor()));
       case OpKind::linear_input_grad:

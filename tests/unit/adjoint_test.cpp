@@ -163,10 +163,29 @@ void expect_adjoint_of(const model::Dims& dims, const model::ModelConfig& config
   expect_same(unit.gradients(unit.everything()), unit.differences(), graph, 1e-6);
 }
 
-class Families : public ::testing::TestWithParam<std::pair<bool, bool>> {
- protected:
-  model::ModelGraph model_ = model::build_model(small_config(GetParam().first, GetParam().second));
+struct FamilyCase {
+  std::string name;
+  model::ModelConfig config;
 };
+
+class Families : public ::testing::TestWithParam<FamilyCase> {
+ protected:
+  model::ModelGraph model_ = model::build_model(GetParam().config);
+};
+
+std::vector<FamilyCase> families() {
+  model::ModelConfig qwen3 = small_config(false, false);
+  qwen3.family = model::Family::qwen3;
+  qwen3.qk_norm = true;
+  model::ModelConfig mistral = small_config(false, false);
+  mistral.family = model::Family::mistral;
+  mistral.sliding_window = 2;
+  return {{"qwen2", small_config(true, false)},
+          {"llama", small_config(false, false)},
+          {"llama_with_biases", small_config(true, true)},
+          {"qwen3", qwen3},
+          {"mistral", mistral}};
+}
 
 TEST_P(Families, AdjointsAreTheDerivatives) {
   for (const UnitGraph& graph : model_.kinds) {
@@ -199,14 +218,8 @@ TEST_P(Families, PrunedAdjointsAreParts) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Adjoint, Families,
-                         ::testing::Values(std::pair(true, false), std::pair(false, false),
-                                           std::pair(true, true)),
-                         [](const auto& test) {
-                           return std::string(test.param.second  ? "llama_with_biases"
-                                              : test.param.first ? "qwen2"
-                                                                 : "llama");
-                         });
+INSTANTIATE_TEST_SUITE_P(Adjoint, Families, ::testing::ValuesIn(families()),
+                         [](const auto& test) { return test.param.name; });
 
 TEST(Adjoint, ParallelBlocks) {
   for (bool two_slots : {false, true}) {

@@ -84,10 +84,34 @@ TEST_F(ModelConfigTest, OtherFamilies) {
   EXPECT_EQ(read(R"({"model_type": "mistral"})").sliding_window, 4096);
 }
 
+/// The spellings of transformers 4 and 5 say the same.
+TEST_F(ModelConfigTest, Qwen3InBothSpellings) {
+  const ModelConfig old = read(R"({"model_type": "qwen3", "head_dim": 32, "attention_bias": false,
+      "rope_theta": 1000000, "rope_scaling": null, "sliding_window": null, "max_window_layers": 2,
+      "use_sliding_window": false, "tie_word_embeddings": true})");
+  const ModelConfig recent = read(R"({"model_type": "qwen3", "head_dim": 32, "dtype": "bfloat16",
+      "torch_dtype": "REMOVED", "rope_parameters": {"rope_theta": 1000000,
+      "rope_type": "default"}, "layer_types": ["full_attention", "full_attention",
+      "full_attention", "full_attention"], "sliding_window": null, "use_sliding_window": false,
+      "tie_word_embeddings": true})");
+  for (const ModelConfig& config : {old, recent}) {
+    EXPECT_EQ(config.q_size(), 128) << "heads of their own size, not hidden_size / heads";
+    EXPECT_EQ(config.rope.theta, 1e6);
+    EXPECT_EQ(config.sliding_window, 0);
+    EXPECT_EQ(config.stored_dtype, DType::bf16);
+    EXPECT_TRUE(config.qk_norm && config.tie_word_embeddings && !config.qkv_bias);
+  }
+  const ModelConfig biased = read(R"({"model_type": "qwen3", "attention_bias": true})");
+  EXPECT_TRUE(biased.qkv_bias && biased.output_bias);
+}
+
 TEST_F(ModelConfigTest, SlidingWindowOfQwen) {
   const std::string on =
       R"("model_type": "qwen2", "use_sliding_window": true, "sliding_window": 8)";
   EXPECT_EQ(read("{" + on + R"(, "max_window_layers": 4})").sliding_window, 0);
+  EXPECT_EQ(read(R"({"model_type": "qwen2", "use_sliding_window": true, "max_window_layers": 0})")
+                .sliding_window,
+            4096);
   EXPECT_EQ(read("{" + on + R"(, "max_window_layers": 0})").sliding_window, 8);
   EXPECT_NE(unsupported("{" + on + R"(, "max_window_layers": 2})").find("max_window_layers = 2"),
             std::string::npos);
@@ -100,6 +124,16 @@ TEST_F(ModelConfigTest, SlidingWindowOfQwen) {
                 .find("layer_types"),
             std::string::npos);
   EXPECT_NE(wrong("{" + on + R"(, "layer_types": ["full_attention"]})"), "");
+  const std::string all = R"("layer_types": ["sliding_attention", "sliding_attention",
+      "sliding_attention", "sliding_attention"]})";
+  EXPECT_EQ(read(R"({"model_type": "mistral", "sliding_window": 8, )" + all).sliding_window, 8);
+  EXPECT_NE(unsupported(R"({"model_type": "qwen3", "sliding_window": 8, )" + all)
+                .find("no sliding_window is in use"),
+            std::string::npos);
+  EXPECT_NE(unsupported(R"({"model_type": "qwen3", "layer_types": ["full_attention",
+      "full_attention", "full_attention", "linear_attention"]})")
+                .find("the supported types are"),
+            std::string::npos);
 }
 
 TEST_F(ModelConfigTest, RopeInBothSpellings) {

@@ -40,6 +40,17 @@ TEST(WorkCosts, RecomputationIsPaidForInBackward) {
   EXPECT_EQ(costs[2].input_gradient, costs[3].input_gradient);
 }
 
+/// Of a window of 256 keys: those of the first 256 queries, then 256 each.
+TEST(WorkCosts, AttentionWithinAWindow) {
+  model::ModelConfig c = testing::qwen2_7b();
+  const ops::Extent extent{4096, 2, 2048};
+  const double all = work_costs(model::build_model(c), extent)[1].forward;
+  c.sliding_window = 256;
+  const double near = work_costs(model::build_model(c), extent)[1].forward;
+  const double unseen = 2048 * 2049 / 2.0 - (256 * 257 / 2.0 + 256 * (2048 - 256.0));
+  EXPECT_NEAR((all - near) / (4.0 * static_cast<double>(c.q_size()) * 2 * unseen), 1, 1e-9);
+}
+
 TEST(WorkCosts, NothingIsPaidForWhatIsFrozen) {
   model::ModelGraph model = model::build_model(testing::qwen2_7b());
   for (model::Parameter& parameter : model.parameters) {
