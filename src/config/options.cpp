@@ -409,6 +409,9 @@ void append_output(Rows& rows) {
 
 void append_proof(Rows& rows) {
   const auto proof = OptionGroup::proof;
+  rows.push_back(field("profile_steps", proof, &RunConfig::profile_steps,
+                       "A:B: trace the steps from A to B (from 1) into output_dir, a file a rank "
+                       "that Perfetto opens"));
   rows.push_back(field("debug_poison", proof, &RunConfig::debug_poison,
                        "fill released memory with NaN; results must not change"));
   rows.push_back(field("debug_comm_delay_ms", proof, &RunConfig::debug_comm_delay_ms,

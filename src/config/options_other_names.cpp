@@ -196,7 +196,6 @@ void append_output(Rows& rows) {
   const auto proof = OptionGroup::proof;
   rows.push_back(refused("debug", proof, kText, {""}, kLater));
   rows.push_back(refused("hash_steps", proof, kInt, {0}, kLater));
-  rows.push_back(refused("profile_steps", proof, kInt, {0}, kLater));
   rows.push_back(
       meaningless("skip_memory_metrics", proof, kBool, "memory is planned, not measured"));
 }

@@ -46,6 +46,14 @@ struct RecomputeSpan {
 
 inline constexpr int64_t kShardGroupHost = -1;
 
+/// Steps `first` to `last`, counted from 1; 0 to 0: none.
+struct StepRange {
+  int64_t first = 0;
+  int64_t last = 0;
+  bool empty() const { return last == 0; }
+  bool operator==(const StepRange&) const = default;
+};
+
 /// ZeRO as DeepSpeed's keys say it, in elements, on units (design section 4).
 struct ZeroConfig {
   int stage = 0;
@@ -161,6 +169,7 @@ struct RunConfig {
   bool disable_tqdm = false;           // plain lines also on a terminal
 
   // proof and debugging
+  StepRange profile_steps;          // traced into output_dir
   bool debug_poison = false;        // released memory is filled with NaN
   int64_t debug_comm_delay_ms = 0;  // every collective starts this much later
 };

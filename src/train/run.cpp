@@ -19,6 +19,7 @@
 #include "train/run_identity.h"
 #include "train/session.h"
 #include "train/state_sources.h"
+#include "train/step_trace.h"
 
 namespace trireme::train {
 
@@ -45,14 +46,17 @@ class Run {
         ranks_(ranks),
         layout_(config::layout_of(config_, ranks.world_size())),
         run_description_(describe_run(config_, data.training().size(), ranks.world_size())),
-        session_(make_plan(model), backend.device(), backend.communicator(), session_options()) {}
+        trace_(config_, data.total_steps(), backend.device(), model, ranks.rank()),
+        session_(make_plan(model), trace_.device(), backend.communicator(), session_options()) {}
 
   void run() {
     start();
     for (int64_t step = first_step_; step < data_.total_steps(); ++step) {
       const auto extents = data_.extents(step);
+      trace_.before_step(step + 1);
       const exec::Ticket ticket = session_.step(step, extents);
       report();  // the step before, while this one runs
+      if (const auto file = trace_.after_step(step + 1)) say(fmt::format("Trace in {}", *file));
       running_ = {ticket, step};
       const bool last = step + 1 == data_.total_steps();
       const bool epoch_ended = (step + 1) % data_.plan().steps_per_epoch() == 0 || last;
@@ -99,6 +103,7 @@ class Run {
     options.fill_evaluation = [this](int64_t batch, int64_t, const ops::BatchLayout& layout,
                                      int32_t* out) { data_.fill_evaluation(batch, layout, out); };
     options.poison = config_.debug_poison;
+    options.observer = trace_.observer();
     return options;
   }
 
@@ -349,6 +354,7 @@ class Run {
   Json run_description_;
   std::string algorithms_;
   uint64_t program_hash_ = 0;
+  StepTrace trace_;
   Session session_;
   std::optional<metrics::Reporter> reporter_;
   int64_t save_steps_ = 0;

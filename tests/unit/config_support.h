@@ -136,6 +136,7 @@ inline std::string misspelt(std::string_view name) {
 inline Json good_value(const Option& row) {
   if (row.name == "recompute") return "ffn:2,norms";
   if (row.name == "pipeline_layers") return "4,5,5,4";
+  if (row.name == "profile_steps") return "2:5";
   if (row.name == "deepspeed") return R"({"gradient_clipping": 0.5})";
   if (row.name == "fsdp_config") return R"({"state_dict_type": "FULL_STATE_DICT"})";
   if (row.name == "parallelism_config") return R"({"tp_size": 1})";
@@ -177,6 +178,7 @@ inline Json good_value(const Option& row) {
 inline std::string bad_value(const Option& row) {
   if (row.name == "recompute") return "blocks";
   if (row.name == "pipeline_layers") return "4,,5";
+  if (row.name == "profile_steps") return "5:2";
   switch (row.rule.kind) {
     case Kind::boolean:
       return "maybe";
