@@ -9,7 +9,7 @@
 #           activation checkpointing) | skip. Default: what fits the GPUs that are here.
 #   STEPS   measured steps (5); WARM steps before them (3)
 #   OUT     where logs, metrics and the table go (a temporary folder)
-#   EXTRA   further flags of `trireme train`
+#   EXTRA   further flags of `trireme train`; the files of --profile_steps are kept in OUT
 # The table gives the median step; FLOP a token = 6 N (without an untied input embedding)
 # + 6 layers hidden sequence.
 set -euo pipefail
@@ -136,6 +136,9 @@ ours() {
   if run_until_steps "$work/run-$name/metrics.jsonl" $((warm + steps)) "$out/$name.log" \
     "${command[@]}"; then
     cp "$work/run-$name/metrics.jsonl" "$out/$name.metrics.jsonl"
+    for trace in "$work/run-$name"/trace_rank*.json; do
+      [[ ! -f $trace ]] || cp "$trace" "$out/$name.$(basename "$trace")"
+    done
     median_step "$work/run-$name/metrics.jsonl"
   fi
 }

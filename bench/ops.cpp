@@ -213,6 +213,7 @@ void swiglu_input_grad(benchmark::State& state) {
   const DType t = dtype_of(state.range(0) != 0);
   Bench bench(ops::OpKind::swiglu_input_grad, t, static_cast<int>(state.range(3)));
   bench.add(t, state.range(1), 2 * state.range(2));
+  bench.add_absent();
   bench.add(t, state.range(1), state.range(2));
   bench.add(t, state.range(1), 2 * state.range(2));
   bench.run(state);

@@ -264,10 +264,10 @@ std::vector<std::pair<std::string, MakeCall>> memory_bound() {
        [=](Gpu& gpu) {
          return Call(gpu, OpKind::swiglu).add(bf16, kTokens, kFfn).add(bf16, kTokens, 2 * kFfn);
        }},
-      {"swiglu_input_grad",
+      {"swiglu_input_grad, out",
        [=](Gpu& gpu) {
          Call call(gpu, OpKind::swiglu_input_grad);
-         call.add(bf16, kTokens, 2 * kFfn).add(bf16, kTokens, kFfn);
+         call.add(bf16, kTokens, 2 * kFfn).add(bf16, kTokens, kFfn).add(bf16, kTokens, kFfn);
          return call.add(bf16, kTokens, 2 * kFfn);
        }},
       {"rope", [](Gpu& gpu) { return rope(gpu, OpKind::rope); }},

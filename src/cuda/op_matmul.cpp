@@ -25,6 +25,7 @@ struct MatmulCall {
   MatmulProblem problem;
   MatmulOperands operands;
   bool bias_first = false;  // the result starts as the bias, to which the product is added
+  bool add_after = false;   // and the residual after it
 
   explicit MatmulCall(const ops::OpCall& call) {
     const TensorView& d = call.args[0];
@@ -42,13 +43,14 @@ struct MatmulCall {
     problem.lda = stride_of(right);
     problem.ldb = stride_of(left);
     problem.ldd = stride_of(d);
-    problem.accumulate = call.kind != ops::OpKind::linear && call.law == ops::Law::add;
-    const uintptr_t addresses = address(d) | address(left) | address(right) | 16;
+    const bool forward = call.kind == ops::OpKind::linear;
+    const TensorView& c = forward ? call.args[4] : d;
+    problem.accumulate = forward ? c.present() : call.law == ops::Law::add;
+    problem.ldc = problem.accumulate ? stride_of(c) : problem.ldd;
+    const uintptr_t addresses = address(d) | address(left) | address(right) | address(c) | 16;
     problem.alignment = static_cast<int32_t>(addresses & (~addresses + 1));
-    operands = {right.data, left.data, nullptr, d.data};
-    if (call.kind == ops::OpKind::linear && call.num_args > 3 && call.args[3].present()) {
-      set_bias(call.args[3]);
-    }
+    operands = {right.data, left.data, nullptr, c.data, d.data};
+    if (forward && call.args[3].present()) set_bias(call.args[3]);
   }
 
   bool empty() const { return problem.m == 0 || problem.n == 0; }
@@ -58,8 +60,12 @@ struct MatmulCall {
     // The epilogue takes a bias of the result's type at an aligned address.
     bias_first = bias.dtype != problem.output || address(bias) % 16 != 0;
     problem.bias = !bias_first;
-    problem.accumulate = bias_first;
     operands.bias = bias.data;
+    if (!bias_first) return;
+    add_after = problem.accumulate;
+    problem.accumulate = true;
+    problem.ldc = problem.ldd;
+    operands.c = operands.d;
   }
 };
 
@@ -72,19 +78,39 @@ MatmulWorkspace workspace_of(const ops::OpCall& call) {
   return {reinterpret_cast<void*>(aligned), std::max<int64_t>(0, left)};
 }
 
+void add_residual(const ops::OpCall& call, OpContext& context, cudaStream_t stream) {
+  ops::OpCall sum;
+  sum.kind = ops::OpKind::add;
+  sum.dtype = call.args[0].dtype;
+  sum.law = ops::Law::add;
+  sum.num_args = 2;
+  sum.args[0] = call.args[0];
+  sum.args[1] = call.args[4];
+  add(sum, context, stream);
+}
+
+/// A sum of no products: bias and residual alone, or nothing added.
+void matmul_of_none(const ops::OpCall& call, OpContext& context, cudaStream_t stream) {
+  if (call.kind != ops::OpKind::linear) {
+    if (call.law == ops::Law::set) zero_rows(call.args[0], stream);
+    return;
+  }
+  const TensorView& bias = call.args[3];
+  if (bias.present()) {
+    spread_bias(call.args[0], bias, stream);
+  } else {
+    zero_rows(call.args[0], stream);
+  }
+  if (call.args[4].present()) add_residual(call, context, stream);
+}
+
 void matmul(const ops::OpCall& call, OpContext& context, cudaStream_t stream) {
   const MatmulCall m(call);
   if (m.empty()) return;
-  if (m.problem.k == 0) {
-    if (m.bias_first || m.problem.bias) {
-      spread_bias(call.args[0], call.args[3], stream);
-    } else if (!m.problem.accumulate) {
-      zero_rows(call.args[0], stream);
-    }
-    return;
-  }
+  if (m.problem.k == 0) return matmul_of_none(call, context, stream);
   if (m.bias_first) spread_bias(call.args[0], call.args[3], stream);
   context.matmuls().run(m.problem, m.operands, workspace_of(call), stream);
+  if (m.add_after) add_residual(call, context, stream);
 }
 
 }  // namespace

@@ -46,8 +46,9 @@ enum class OpKind : uint8_t {
   // d_gain(1, hidden):f32 law = sum over tokens of dy * x * rstd. Args d_gain, dy, x, rstd.
   rms_norm_weight_grad,
 
-  // y(tokens, out):T|f32 = x(tokens, in):T · weight(out, in):T ^T + bias(1, out):T (optional).
-  // y may be f32 under bf16 (logits). Sums in f32.
+  // y(tokens, out):T|f32 = x(tokens, in):T · weight(out, in):T ^T + bias(1, out):T (optional)
+  // + residual (as y, optional). y may be f32 under bf16 (logits), or the residual itself. Sums in
+  // f32. Args y, x, weight, bias, residual.
   linear,
   // dx(tokens, in):T law = dy(tokens, out):T · weight(out, in):T.
   linear_input_grad,
@@ -74,7 +75,8 @@ enum class OpKind : uint8_t {
 
   // out(tokens, ffn):T = silu(gate) * up, of gate_up(tokens, 2*ffn):T = [gate | up] a row.
   swiglu,
-  // Args d_gate_up:T, d_out:T, gate_up:T.
+  // Writes swiglu's own result again where `out` is present, with the same bits. out may be d_out
+  // itself, d_gate_up may be gate_up. Args d_gate_up:T, out:T (optional), d_out:T, gate_up:T.
   swiglu_input_grad,
 
   // out:T law = a (+ b when present). One operand and `add` accumulates: out += a. out may be a.

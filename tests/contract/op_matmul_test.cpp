@@ -33,6 +33,41 @@ TEST_P(Ops, Linear) {
   }
 }
 
+TEST_P(Ops, LinearWithResidual) {
+  for (const Shape& s : kShapes) {
+    for (const bool with_bias : {false, true}) {
+      for (const bool in_place : {false, true}) {
+        const DType output = s.tokens % 2 == 0 ? t() : DType::f32;
+        const Tensor x = random(s.tokens, s.inputs);
+        const Tensor weight = random(s.outputs, s.inputs);
+        const Tensor bias = with_bias ? random(1, s.outputs) : Tensor();
+        const Tensor residual = random(s.tokens, s.outputs, 5.0);
+        CallUnderTest call(backend(), ops::OpKind::linear, t());
+        if (in_place) {
+          call.update(residual, output, 2);
+        } else {
+          call.output(s.tokens, s.outputs, output, 2);
+        }
+        call.input(x, t());
+        call.input(weight, t());
+        if (with_bias) {
+          call.input(bias, t());
+        } else {
+          call.absent();
+        }
+        if (in_place) {
+          call.alias(0);
+        } else {
+          call.input(residual, output, 6);
+        }
+        call.run();
+        expect_close(call.read(0), plus(residual, linear(x, weight, bias)),
+                     limit(OpClass::product, output));
+      }
+    }
+  }
+}
+
 TEST_P(Ops, LinearInputGrad) {
   for (const ops::Law law : kLaws) {
     for (const Shape& s : kShapes) {

@@ -221,6 +221,7 @@ std::vector<Effect> option_effects() {
       {"eval_steps", "2", metrics(kEvaluates)},
       {"report_to", "wandb", says("report_to wandb has no effect")},
       {"disable_tqdm", "true", see_no_bar},
+      {"profile_steps", "1:1", files()},
       {"debug_poison", "true", see_poison},
       {"debug_comm_delay_ms", "30", see_slow_steps},
   };
