@@ -35,6 +35,7 @@ found=$(find "$bundle" -path '*/bin/trireme' | head -n 1)
 [[ -n $found ]] || { echo "gpu_check: no bin/trireme in $bundle" >&2; exit 2; }
 bin=$(dirname "$found")
 gpus=$(nvidia-smi -L 2> /dev/null | grep -c '^GPU')
+[[ -z ${CUDA_VISIBLE_DEVICES:-} ]] || gpus=$(tr ',' '\n' <<< "$CUDA_VISIBLE_DEVICES" | grep -c .)
 ((gpus > 0)) || { echo "gpu_check: no GPU on this machine" >&2; exit 2; }
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
 
@@ -80,7 +81,7 @@ outcome() {
   else
     echo "FAILED  $1"
     failed=$((failed + 1))
-    [[ -z ${3:-} ]] || tail -n 15 "$3"
+    [[ -z ${3:-} ]] || tail -n 60 "$3"
   fi
 }
 
@@ -140,7 +141,8 @@ sanitizer() {
     flags=(--max_steps 2)
     [[ $precision == f32 ]] || flags+=(--bf16 true)
     train 1 "$work/memcheck-$precision" "${flags[@]}"
-    outcome "memcheck, tiny model, $precision" $? "$work/memcheck-$precision.log"
+    outcome "memcheck, tiny model, $precision" $? <(grep -A 14 '^=========' \
+      "$work/memcheck-$precision.log" | head -n 60)
     cp "$work/memcheck-$precision.log" "$logs/" 2> /dev/null
   done
 }
