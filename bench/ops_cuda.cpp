@@ -293,12 +293,12 @@ std::vector<std::pair<std::string, MakeCall>> memory_bound() {
       {"xent_stats",
        [=](Gpu& gpu) {
          Call call(gpu, OpKind::xent_stats);
-         return call.add(f32, kChunk, 3).add(f32, kChunk, kVocab).add_values(DType::i32, targets);
+         return call.add(f32, kChunk, 3).add(bf16, kChunk, kVocab).add_values(DType::i32, targets);
        }},
       {"xent_grad",
        [=](Gpu& gpu) {
          Call call(gpu, OpKind::xent_grad);
-         call.add(bf16, kChunk, kVocab).add(f32, kChunk, kVocab).add(f32, kChunk, 3);
+         call.add(bf16, kChunk, kVocab).add(bf16, kChunk, kVocab).add(f32, kChunk, 3);
          return call.add_values(DType::i32, targets);
        }},
       {"sum_squares",

@@ -332,6 +332,15 @@ void append_layout(Rows& rows) {
                              {"torch.bfloat16", "bfloat16", ""},
                              {"float16", "", "not supported; bfloat16 needs no loss scale"},
                              {"fp16", "", "not supported; bfloat16 needs no loss scale"}}));
+  rows.push_back(field("deterministic", OptionGroup::numbers, &RunConfig::deterministic,
+                       "the same bits in every run of one layout: always on the CPU; on GPUs true "
+                       "insists, false takes the fastest gradient of attention, auto the repeating "
+                       "one where it costs under 5 % of a step")
+                     .alone_means("true"));
+  rows.push_back(another_spelling(
+      "full_determinism", OptionGroup::numbers, Kind::boolean, "deterministic",
+      [](const Json& value) { return value == true ? Json("true") : Json(); },
+      "insist on the same bits in every run"));
   rows.push_back(field("device", group, &RunConfig::device, "where ranks compute"));
   rows.push_back(another_spelling(
                      "use_cpu", group, Kind::boolean, "device",

@@ -111,10 +111,6 @@ void append_training(Rows& rows) {
        {"master_dtype", "moment_dtype", "gradient_dtype", "reduce_dtype"}) {
     rows.push_back(refused(name, numbers, kText, {"fp32", "float32"}, kAllFp32));
   }
-  rows.push_back(meaningless("deterministic", numbers, kText,
-                             "on CPU ranks the same layout always gives the same bits"));
-  rows.push_back(meaningless("full_determinism", numbers, kBool,
-                             "on CPU ranks the same layout always gives the same bits"));
 }
 
 void append_layout(Rows& rows) {

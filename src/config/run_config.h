@@ -35,6 +35,7 @@ enum class Recompute { none, norms, activation, ffn, qkv, attention, block };
 enum class ReduceAt { automatic, micro, boundary };
 enum class OnLong { truncate, skip, error };
 enum class DeviceChoice { automatic, cpu, cuda };
+enum class Deterministic { automatic, yes, no };
 /// plan/schedule.h says what each does.
 enum class PipelineSchedule { one_f_one_b, interleaved, zero_bubble };
 
@@ -133,6 +134,8 @@ struct RunConfig {
 
   // numbers
   bool bf16 = false;
+  /// Gradients of attention on GPUs that repeat bit for bit; automatic: where they cost little.
+  Deterministic deterministic = Deterministic::automatic;
 
   // layout
   DeviceChoice device = DeviceChoice::automatic;

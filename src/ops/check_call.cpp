@@ -190,7 +190,7 @@ void check_xent(const Checker& c, OpKind kind) {
   }
   const int64_t rows = c.arg(1).rows;
   check_vocab(c, c.arg(1).cols);
-  c.shape(1, DType::f32, rows, c.arg(1).cols);
+  c.shape(1, c.compute(), rows, c.arg(1).cols);
   if (kind == OpKind::xent_stats) {
     c.shape(0, DType::f32, rows, 3);
     c.vector(2, DType::i32, rows);

@@ -83,7 +83,7 @@ enum class OpKind : uint8_t {
   add,
 
   // stats(tokens, 3):f32 = (max, sum of exp(logit - max), logit of the target or 0) over the held
-  // columns of logits(tokens, vocab):f32, (lowest finite, 0, 0) where none is held; target -100
+  // columns of logits(tokens, vocab):T, (lowest finite, 0, 0) where none is held; target -100
   // skips the row (stats 0, 1, 0). Args stats, logits, targets(tokens):i32.
   xent_stats,
   // stats(tokens, 3):f32 over all columns, from those over the columns of each of n ranks,
@@ -95,8 +95,8 @@ enum class OpKind : uint8_t {
   // other than -100). Args sums, stats, targets.
   xent_loss,
   // d_logits(tokens, vocab):T = exp(logit - max) / sum - [column is target] with the stats of the
-  // whole vocabulary; zero rows for -100, zero columns where none is held. d_logits may be logits
-  // when T is f32. Args d_logits, logits, stats, targets.
+  // whole vocabulary; zero rows for -100, zero columns where none is held. d_logits may be logits.
+  // Args d_logits, logits, stats, targets.
   xent_grad,
 
   // sum(1, 1):f64 law = sum of squares of x(1, n):f32, each square and the sum in f64.

@@ -242,7 +242,26 @@ class Run {
     for (const plan::MemoryRow& row : plan::memory_table(session_.plan())) {
       rows.push_back({row.owner, row.bytes, std::string(device::name_of(row.space))});
     }
+    if (const int64_t besides = backend_.memory().expected_besides; besides > 0) {
+      rows.push_back({"context and libraries", besides,
+                      std::string(device::name_of(device::Space::device))});
+    }
     say(metrics::memory_table("Planned memory of rank 0", rows));
+  }
+
+  /// What a GPU holds beside the arenas, once a step has run; nothing may be added later.
+  void see_memory() {
+    const device::MemoryUse use = backend_.memory();
+    if (use.total == 0) return;
+    if (besides_ == 0) {
+      besides_ = use.besides();
+      say(fmt::format("GPU memory: {} of arenas, as planned; {} of context and libraries, {} expected",
+                      human_bytes(use.arenas), human_bytes(besides_),
+                      human_bytes(use.expected_besides)));
+    } else if (use.besides() > besides_) {
+      say(fmt::format("warning: context and libraries grew by {} after the first step",
+                      human_bytes(use.besides() - besides_)));
+    }
   }
 
   /// One line from rank 0.
@@ -275,6 +294,7 @@ class Run {
     record.skipped = value(control_, Control::skip) != 0;
     last_report_ = now;
     reporter_->step(record);
+    if (besides_ == 0) see_memory();
     running_.step = -1;
     const double skips = value(control_, Control::consecutive_skips);
     if (skips >= static_cast<double>(config_.max_consecutive_skips)) {
@@ -328,6 +348,7 @@ class Run {
 
   void finish() {
     settle();
+    see_memory();
     export_model(session_, ranks_, config_.model_name_or_path, config_.output_dir);
     if (config_.save_strategy != Strategy::no) tidy();
     reporter_->finish();
@@ -360,6 +381,7 @@ class Run {
   int64_t save_steps_ = 0;
   int64_t eval_steps_ = 0;
   int64_t first_step_ = 0;
+  int64_t besides_ = 0;  // bytes, after the first step
   Running running_;
   ControlValues control_{};
   std::chrono::steady_clock::time_point last_report_;

@@ -144,7 +144,7 @@ inline Json good_value(const Option& row) {
   if (row.name == "fsdp") return "auto_wrap";
   if (row.name == "lr_scheduler_kwargs") return Json{{"num_cycles", 2.0}};
   if (row.name == "warmup_ratio") return 0.25;
-  if (row.name == "use_cpu") return true;
+  if (row.name == "use_cpu" || row.name == "full_determinism") return true;
   if (row.name == "torch_dtype") return "bfloat16";
   switch (row.rule.kind) {
     case Kind::boolean:
