@@ -113,7 +113,7 @@ runs() {
       continue
     fi
     for precision in f32 bf16; do
-      local name=run-$ranks-$precision flags=(--zero_stage $((ranks == 1 ? 0 : 3)))
+      local name=run-$ranks-$precision flags=(--deterministic true --zero_stage $((ranks == 1 ? 0 : 3)))
       [[ $precision == f32 ]] || flags+=(--bf16 true)
       train "$ranks" "$work/$name-a" "${flags[@]}" && train "$ranks" "$work/$name-b" "${flags[@]}"
       local code=$?

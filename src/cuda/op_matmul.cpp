@@ -52,9 +52,8 @@ struct MatmulCall {
     operands = {right.data, left.data, nullptr, c.data, d.data};
     own_kernel = problem.k == 0;
     if (forward && call.args[3].present()) set_bias(call.args[3]);
-    // What is added to a bf16 result of odd shape cuBLASLt adds after a first rounding.
-    const bool adds = problem.bias || problem.accumulate;
-    own_kernel |= adds && d.dtype == DType::bf16 && !whole_packs();
+    // A bias of a bf16 result of odd shape cuBLASLt adds after a first rounding.
+    own_kernel |= problem.bias && d.dtype == DType::bf16 && !whole_packs();
   }
 
   bool empty() const { return problem.m == 0 || problem.n == 0; }

@@ -22,7 +22,7 @@ AttentionRates rates_of(int64_t head_dim, int64_t longest) {
 }  // namespace
 
 int64_t memory_besides(int64_t world_size) {
-  constexpr int64_t kAlone = int64_t{850} << 20;
+  constexpr int64_t kAlone = int64_t{560} << 20;
   constexpr int64_t kTogether = int64_t{1400} << 20;
   return world_size > 1 ? kTogether : kAlone;
 }

@@ -109,7 +109,8 @@ class Run {
 
   // Before the first step ------------------------------------------------------------------
 
-  /// Rank 0 measures, or takes what the run chose before; all ranks use the same algorithms.
+  /// Rank 0 measures, or takes what the run chose before; all ranks use the same algorithms. Times
+  /// differ from run to run: who insists on the same bits gets the libraries' own choice.
   void choose_algorithms(const std::string& saved) {
     std::vector<ops::Extent> extents = {session_.plan().capacity};
     for (int64_t step = first_step_; step < std::min(first_step_ + 2, data_.total_steps());
@@ -123,7 +124,9 @@ class Run {
     }
     if (ranks_.rank() == 0) {
       if (!saved.empty()) backend_.use_algorithms(saved);
-      session_.for_each_call(extents, [&](const ops::OpCall& call) { backend_.tune(call); });
+      if (config_.deterministic != config::Deterministic::yes) {
+        session_.for_each_call(extents, [&](const ops::OpCall& call) { backend_.tune(call); });
+      }
     }
     algorithms_ = ranks_.exchange(ranks_.rank() == 0 ? backend_.algorithms() : "")[0];
     if (ranks_.rank() != 0) backend_.use_algorithms(algorithms_);
