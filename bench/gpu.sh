@@ -19,9 +19,7 @@ steps=${STEPS:-5}
 warm=${WARM:-3}
 sequence=4096
 work=$(mktemp -d)
-running=
-trap '[[ -z $running ]] || kill -KILL -- "-$running" 2> /dev/null; rm -rf "$work"' EXIT
-trap 'exit 143' TERM INT
+trap 'rm -rf "$work"' EXIT
 out=${OUT:-$work/out}
 mkdir -p "$out"
 
@@ -104,7 +102,8 @@ run_until_steps() {
   shift 3
   setsid "$@" > "$log" 2>&1 &
   pid=$!
-  running=$pid
+  # Whatever ends this script ends the run as well.
+  (while kill -0 $$ && kill -0 "$pid"; do sleep 0.5; done; kill -KILL -- "-$pid") 2> /dev/null &
   while kill -0 "$pid" 2> /dev/null; do
     if [[ -z $first && -s $metrics ]]; then
       first=$(awk -v a="$begin" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }')
@@ -116,7 +115,6 @@ run_until_steps() {
     sleep 0.2
   done
   wait "$pid" 2> /dev/null || true
-  running=
   sleep 2  # ranks of a launcher end after it, and give their memory back
   [[ -f $metrics ]] && (($(wc -l < "$metrics") >= wanted))
 }
