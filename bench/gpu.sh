@@ -9,9 +9,9 @@
 #           activation checkpointing) | skip. Default: what fits the GPUs that are here.
 #   STEPS   measured steps (5); WARM steps before them (3)
 #   OUT     where logs, metrics and the table go (a temporary folder)
-#   EXTRA   further flags of `trireme train`
-# The table gives the median step; FLOP a token = 6 N (without an untied input embedding)
-# + 6 layers hidden sequence.
+#   EXTRA   further flags of `trireme train`; the files of --profile_steps are kept in OUT
+# The table gives the median step, and the seconds from the start of our process to the end of its
+# first step; FLOP a token = 6 N (without an untied input embedding) + 6 layers hidden sequence.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 bundle=${1:-$root/build/release/bundle}
@@ -40,6 +40,7 @@ fi
 [[ -x $bundle/bin/trireme ]] || bundle=$(dirname "$(dirname "$(find "$bundle" -path '*/bin/trireme' | head -n 1)")")
 trireme=$bundle/bin/trireme
 gpus=$(nvidia-smi -L | grep -c '^GPU')
+[[ -z ${CUDA_VISIBLE_DEVICES:-} ]] || gpus=$(tr ',' '\n' <<< "$CUDA_VISIBLE_DEVICES" | grep -c .)
 
 default_cases() {
   echo "0.5b 1 8 1 0 none none"
@@ -97,11 +98,17 @@ make_data() {
 # Runs the command in a process group of its own until metrics.jsonl has the steps, then ends it: the
 # export of a model is not what is measured.
 run_until_steps() {
-  local metrics=$1 wanted=$2 log=$3 pid
+  local metrics=$1 wanted=$2 log=$3 begin=$EPOCHREALTIME first='' pid
   shift 3
   setsid "$@" > "$log" 2>&1 &
   pid=$!
+  # Whatever ends this script ends the run as well.
+  (while kill -0 $$ && kill -0 "$pid"; do sleep 0.5; done; kill -KILL -- "-$pid") 2> /dev/null &
   while kill -0 "$pid" 2> /dev/null; do
+    if [[ -z $first && -s $metrics ]]; then
+      first=$(awk -v a="$begin" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }')
+      echo "$first" > "${log%.log}.start"
+    fi
     if [[ -f $metrics ]] && (($(wc -l < "$metrics") >= wanted)); then
       kill -KILL -- "-$pid" 2> /dev/null || true
     fi
@@ -136,6 +143,9 @@ ours() {
   if run_until_steps "$work/run-$name/metrics.jsonl" $((warm + steps)) "$out/$name.log" \
     "${command[@]}"; then
     cp "$work/run-$name/metrics.jsonl" "$out/$name.metrics.jsonl"
+    for trace in "$work/run-$name"/trace_rank*.json; do
+      [[ ! -f $trace ]] || cp "$trace" "$out/$name.$(basename "$trace")"
+    done
     median_step "$work/run-$name/metrics.jsonl"
   fi
 }
@@ -151,8 +161,8 @@ peer() {
 
 {
   nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader | sort | uniq -c
-  printf '%-5s %4s %5s %5s %4s %-10s %10s %8s %10s %8s %6s\n' model gpus micro accum zero recompute \
-    'tokens/s' 'TFLOP/s' 'peer tok/s' 'TFLOP/s' ratio
+  printf '%-5s %4s %5s %5s %4s %-10s %7s %10s %8s %10s %8s %6s\n' model gpus micro accum zero \
+    recompute 'start s' 'tokens/s' 'TFLOP/s' 'peer tok/s' 'TFLOP/s' ratio
 } | tee "$out/table.txt"
 while read -r size num micro accumulation zero recompute checkpointing; do
   [[ -n $size ]] || continue
@@ -167,12 +177,12 @@ while read -r size num micro accumulation zero recompute checkpointing; do
   rm -rf "$work/run-$name"
   awk -v size="$size" -v g="$num" -v m="$micro" -v a="$accumulation" -v z="$zero" \
     -v r="$recompute" -v mine="${mine:-0}" -v theirs="${theirs:-0}" -v tera="$tera" \
-    -v s=$sequence 'BEGIN {
+    -v s=$sequence -v start="$(cat "$out/$name.start" 2> /dev/null || echo -)" 'BEGIN {
       tokens = m * a * s
       own = mine > 0 ? tokens / mine : 0
       peer = theirs > 0 ? tokens / theirs : 0
-      printf "%-5s %4d %5d %5d %4d %-10s %10.0f %8.1f %10.0f %8.1f %6s\n", size, g, m, a, z, r, own,
-        own * tera, peer, peer * tera, (own > 0 && peer > 0) ? sprintf("%.2f", own / peer) : "-" }' |
+      printf "%-5s %4d %5d %5d %4d %-10s %7s %10.0f %8.1f %10.0f %8.1f %6s\n", size, g, m, a, z, r,
+        start, own, own * tera, peer, peer * tera, (own > 0 && peer > 0) ? sprintf("%.2f", own / peer) : "-" }' |
     tee -a "$out/table.txt"
   # A run that gave no figure says why.
   [[ -n $mine ]] || tail -n 5 "$out/$name.log" | sed 's/^/    ours: /' | tee -a "$out/table.txt"

@@ -213,6 +213,7 @@ void swiglu_input_grad(benchmark::State& state) {
   const DType t = dtype_of(state.range(0) != 0);
   Bench bench(ops::OpKind::swiglu_input_grad, t, static_cast<int>(state.range(3)));
   bench.add(t, state.range(1), 2 * state.range(2));
+  bench.add_absent();
   bench.add(t, state.range(1), state.range(2));
   bench.add(t, state.range(1), 2 * state.range(2));
   bench.run(state);
@@ -291,10 +292,10 @@ void random_targets(TensorView& targets, int64_t vocabulary) {
   }
 }
 void xent_stats(benchmark::State& state) {
-  Bench bench(ops::OpKind::xent_stats, dtype_of(state.range(0) != 0),
-              static_cast<int>(state.range(3)));
+  const DType t = dtype_of(state.range(0) != 0);
+  Bench bench(ops::OpKind::xent_stats, t, static_cast<int>(state.range(3)));
   bench.add(DType::f32, state.range(1), 3);
-  bench.add(DType::f32, state.range(1), state.range(2));
+  bench.add(t, state.range(1), state.range(2));
   random_targets(bench.add(DType::i32, 1, state.range(1)), state.range(2));
   bench.run(state);
 }
@@ -302,7 +303,7 @@ void xent_grad(benchmark::State& state) {
   const DType t = dtype_of(state.range(0) != 0);
   Bench bench(ops::OpKind::xent_grad, t, static_cast<int>(state.range(3)));
   bench.add(t, state.range(1), state.range(2));
-  bench.add(DType::f32, state.range(1), state.range(2));
+  bench.add(t, state.range(1), state.range(2));
   auto& stats = bench.add(DType::f32, state.range(1), 3);
   for (int64_t i = 0; i < stats.size(); ++i) stats.as<float>()[i] = 5.0f;
   random_targets(bench.add(DType::i32, 1, state.range(1)), state.range(2));

@@ -9,6 +9,9 @@ set(bundle_programs trireme)
 if(TRIREME_BUNDLE_TESTS AND TRIREME_TESTS)
   list(APPEND bundle_programs contract_ops device_contract equivalence_identity equivalence_layouts
                               golden trace_test)
+  if(TARGET bench_ops_cuda)
+    list(APPEND bundle_programs bench_ops_cuda)
+  endif()
 endif()
 
 foreach(program ${bundle_programs})

@@ -7,6 +7,7 @@
 #include "accel/cuda_loader.h"
 #include "cpu/backend.h"
 #include "cpu/communicator.h"
+#include "cuda/plan_rules.h"
 #include "host/cpu_topology.h"
 
 namespace trireme::app {
@@ -29,8 +30,10 @@ std::unique_ptr<device::Backend> open_cpu(const launch::Ranks& ranks,
 }
 
 std::unique_ptr<device::Backend> open_cuda(device::BackendMaker& maker, const launch::Ranks& ranks,
-                                           const config::RunConfig& config, launch::World& world) {
+                                           const config::RunConfig& config, launch::World& world,
+                                           bool deterministic) {
   device::RankSite site;
+  site.deterministic = deterministic;
   site.rank = ranks.rank;
   site.world_size = ranks.world_size;
   site.local_rank = ranks.local_rank;
@@ -54,14 +57,26 @@ Machine open_machine(const config::RunConfig& config) {
   return machine;
 }
 
-Job join_job(Machine& machine, const launch::Ranks& ranks, const config::RunConfig& config) {
+bool repeats_bits(const config::RunConfig& config, const model::ModelGraph& model,
+                  int64_t longest) {
+  using config::Deterministic;
+  if (config.deterministic != Deterministic::automatic) {
+    return config.deterministic == Deterministic::yes;
+  }
+  const model::ModelConfig& c = model.config;
+  return cuda::repeats_cheaply({static_cast<double>(model.num_parameters()), c.num_layers,
+                                c.num_heads, c.head_dim, longest});
+}
+
+Job join_job(Machine& machine, const launch::Ranks& ranks, const config::RunConfig& config,
+             bool deterministic) {
   Job job;
   launch::WorldSettings settings;
   settings.shared_folder = config.output_dir;
   job.world = launch::connect_world(ranks, settings);
   job.ranks = std::make_unique<checkpoint::StoreCoordinator>(
       job.world->store(), ranks.rank, ranks.world_size, std::chrono::seconds(config.ddp_timeout));
-  job.backend = machine.cuda ? open_cuda(*machine.cuda, ranks, config, *job.world)
+  job.backend = machine.cuda ? open_cuda(*machine.cuda, ranks, config, *job.world, deterministic)
                              : open_cpu(ranks, config, *job.world);
   return job;
 }

@@ -8,6 +8,7 @@
 #include "device/backend.h"
 #include "device/backend_module.h"
 #include "launch/world.h"
+#include "model/graph.h"
 
 namespace trireme::app {
 
@@ -21,6 +22,10 @@ struct Machine {
 /// when it cannot be had.
 Machine open_machine(const config::RunConfig& config);
 
+/// Whether gradients of attention on a GPU repeat bit for bit in this run, whose longest sequence
+/// has so many tokens.
+bool repeats_bits(const config::RunConfig& config, const model::ModelGraph& model, int64_t longest);
+
 /// Members end in reverse order: the backend before the store it met its peers through.
 struct Job {
   std::unique_ptr<launch::World> world;
@@ -29,6 +34,7 @@ struct Job {
 };
 
 /// Meets the other ranks and opens this rank's device. Collective. `machine` outlives the job.
-Job join_job(Machine& machine, const launch::Ranks& ranks, const config::RunConfig& config);
+Job join_job(Machine& machine, const launch::Ranks& ranks, const config::RunConfig& config,
+             bool deterministic);
 
 }  // namespace trireme::app

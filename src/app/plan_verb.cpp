@@ -1,6 +1,9 @@
 // `trireme plan`: what a run would take, without starting ranks or allocating anything.
 #include <cstdio>
+#include <memory>
 
+#include "accel/cuda_loader.h"
+#include "app/job.h"
 #include "app/verbs.h"
 #include "base/error.h"
 #include "base/file.h"
@@ -9,6 +12,9 @@
 #include "config/print.h"
 #include "cpu/communicator_calls.h"
 #include "cpu/op_table.h"
+#include "cuda/comm_sizing.h"
+#include "cuda/op_sizing.h"
+#include "cuda/plan_rules.h"
 #include "host/cpu_topology.h"
 #include "metrics/text.h"
 #include "plan/plan.h"
@@ -58,10 +64,9 @@ struct Load {
 };
 
 Load load_of(const config::RunConfig& config, const model::ModelGraph& model,
-             const mesh::Layout& layout, int64_t data_rank) {
-  constexpr int64_t kTokenMultiple = 16;
+             const mesh::Layout& layout, int64_t data_rank, int64_t token_multiple) {
   if (!config.data_path.empty()) {
-    train::RunData data(config, model.config, layout.dp, data_rank, kTokenMultiple * layout.tp);
+    train::RunData data(config, model.config, layout.dp, data_rank, token_multiple);
     return {data.capacity(), data.accumulations(), data.total_steps(), data.evaluates()};
   }
   const int64_t sequences = std::max(config.per_device_train_batch_size,
@@ -72,10 +77,48 @@ Load load_of(const config::RunConfig& config, const model::ModelGraph& model,
           config.evaluates()};
 }
 
-void print_summary(const plan::Plan& plan, const PlanFlags& flags, const Load& load) {
+/// The sizes of the device that is planned for; none need be here.
+struct Sizes {
+  std::unique_ptr<ops::OpSizing> ops;
+  std::unique_ptr<comm::CommSizing> comms;
+  int64_t loss_chunk_bytes = 0;
+  int64_t memory_besides = 0;  // contexts and libraries
+};
+
+bool plans_for_gpus(const config::RunConfig& config) {
+  return config.device == config::DeviceChoice::cuda ||
+         (config.device == config::DeviceChoice::automatic && accel::look_for_cuda().num_devices > 0);
+}
+
+Sizes sizes_on_gpus(bool deterministic, int64_t world_size) {
+  constexpr int kHopper = 90;
+  Sizes sizes;
+  sizes.ops = std::make_unique<cuda::OpSizing>(kHopper, deterministic);
+  sizes.comms = std::make_unique<cuda::CommSizing>();
+  sizes.loss_chunk_bytes = cuda::kLossChunkBytes;
+  sizes.memory_besides = cuda::memory_besides(world_size);
+  return sizes;
+}
+
+/// As a run on this machine: workspaces depend on the threads of a rank.
+Sizes sizes_on_cpus(int64_t neighbours) {
+  const int64_t cores = host::read_cpu_topology().usable_cores();
+  Sizes sizes;
+  sizes.ops =
+      std::make_unique<cpu::OpSizing>(static_cast<int>(std::max<int64_t>(1, cores / neighbours)));
+  sizes.comms = std::make_unique<cpu::CommSizing>();
+  return sizes;
+}
+
+void print_summary(const plan::Plan& plan, const PlanFlags& flags, const Load& load,
+                   int64_t memory_besides) {
   std::vector<metrics::MemoryRow> table;
   for (const plan::MemoryRow& row : plan::memory_table(plan)) {
     table.push_back({row.owner, row.bytes, std::string(device::name_of(row.space))});
+  }
+  if (memory_besides > 0) {
+    table.push_back({"context and libraries", memory_besides,
+                     std::string(device::name_of(device::Space::device))});
   }
   const plan::Program& program = plan.train.rbegin()->second;
   std::string text = metrics::memory_table(
@@ -115,12 +158,14 @@ int plan_verb(Arguments args) {
   const model::ModelGraph model = train::resolve_model(parsed, flags.world_size, flags.host_ranks);
   const mesh::Layout layout = config::layout_of(parsed.config, flags.world_size);
   const int64_t data_rank = mesh::coordinates_of(layout, flags.rank).dp;
-  const Load load = load_of(parsed.config, model, layout, data_rank);
-  // As a run on this machine: workspaces depend on the threads of a rank.
-  const int64_t neighbours = flags.host_ranks > 0 ? flags.host_ranks : flags.world_size;
-  const int64_t cores = host::read_cpu_topology().usable_cores();
-  const cpu::OpSizing op_sizing(static_cast<int>(std::max<int64_t>(1, cores / neighbours)));
-  const cpu::CommSizing comm_sizing;
+  const bool on_gpus = plans_for_gpus(parsed.config);
+  constexpr int64_t kTokensOnCpus = 16;
+  const Load load = load_of(parsed.config, model, layout, data_rank,
+                            (on_gpus ? cuda::kTokenMultiple : kTokensOnCpus) * layout.tp);
+  const Sizes sizes =
+      on_gpus ? sizes_on_gpus(repeats_bits(parsed.config, model, load.capacity.longest),
+                              flags.world_size)
+              : sizes_on_cpus(flags.host_ranks > 0 ? flags.host_ranks : flags.world_size);
   plan::PlanRequest request;
   request.config = &parsed.config;
   request.model = &model;
@@ -131,12 +176,13 @@ int plan_verb(Arguments args) {
   request.schedule_entries = load.steps + 1;
   request.accumulations = load.accumulations;
   request.evaluates = load.evaluates;
-  request.op_sizing = &op_sizing;
-  request.comm_sizing = &comm_sizing;
+  if (sizes.loss_chunk_bytes > 0) request.loss_chunk_bytes = sizes.loss_chunk_bytes;
+  request.op_sizing = sizes.ops.get();
+  request.comm_sizing = sizes.comms.get();
   const plan::Plan plan = plan::make_plan(request);
   if (!parsed.import_table.empty()) std::fputs((parsed.import_table + "\n").c_str(), stdout);
   for (const std::string& notice : parsed.notices) std::fputs((notice + "\n").c_str(), stdout);
-  print_summary(plan, flags, load);
+  print_summary(plan, flags, load, sizes.memory_besides);
   show_schedule(plan, flags);
   if (flags.print_program) {
     for (const auto& [accumulation, program] : plan.train) {

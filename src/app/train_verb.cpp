@@ -40,12 +40,18 @@ int train_verb(Arguments args) {
   train::check_output_dir(parsed.config.output_dir);
   const model::ModelGraph model = train::resolve_model(parsed, ranks.world_size);
   Machine machine = open_machine(parsed.config);
+  if (!machine.cuda && parsed.config.deterministic == config::Deterministic::no) {
+    parsed.notices.push_back(
+        "deterministic = false has no effect: on the CPU the same layout always gives the same "
+        "bits");
+  }
   // Data are read and checked before any rank waits for another.
   const mesh::Layout layout = config::layout_of(parsed.config, ranks.world_size);
   train::RunData data(parsed.config, model.config, layout.dp,
                       mesh::coordinates_of(layout, ranks.rank).dp,
                       machine.token_multiple * layout.tp);
-  Job job = join_job(machine, ranks, parsed.config);
+  const bool deterministic = repeats_bits(parsed.config, model, data.capacity().longest);
+  Job job = join_job(machine, ranks, parsed.config, deterministic);
   train::run_training(parsed, model, data, *job.backend, *job.ranks);
   return 0;
 }

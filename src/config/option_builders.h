@@ -50,6 +50,8 @@ void store(T& target, const Json& value) {
     target = parse_recompute(value.get_ref<const std::string&>());
   } else if constexpr (std::is_same_v<T, std::vector<int64_t>>) {
     target = parse_block_counts(value.get_ref<const std::string&>());
+  } else if constexpr (std::is_same_v<T, StepRange>) {
+    target = parse_step_range(value.get_ref<const std::string&>());
   } else {
     target = value.get<T>();
   }
@@ -67,6 +69,8 @@ Json load(const T& source) {
     return recompute_words(source);
   } else if constexpr (std::is_same_v<T, std::vector<int64_t>>) {
     return fmt::format("{}", fmt::join(source, ","));
+  } else if constexpr (std::is_same_v<T, StepRange>) {
+    return step_range_words(source);
   } else {
     return source;
   }

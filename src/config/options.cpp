@@ -335,6 +335,15 @@ void append_layout(Rows& rows) {
                              {"torch.bfloat16", "bfloat16", ""},
                              {"float16", "", "not supported; bfloat16 needs no loss scale"},
                              {"fp16", "", "not supported; bfloat16 needs no loss scale"}}));
+  rows.push_back(field("deterministic", OptionGroup::numbers, &RunConfig::deterministic,
+                       "the same bits in every run of one layout: always on the CPU; on GPUs true "
+                       "insists, false takes the fastest gradient of attention, auto the repeating "
+                       "one where it costs under 5 % of a step")
+                     .alone_means("true"));
+  rows.push_back(another_spelling(
+      "full_determinism", OptionGroup::numbers, Kind::boolean, "deterministic",
+      [](const Json& value) { return value == true ? Json("true") : Json(); },
+      "insist on the same bits in every run"));
   rows.push_back(field("device", group, &RunConfig::device, "where ranks compute"));
   rows.push_back(another_spelling(
                      "use_cpu", group, Kind::boolean, "device",
@@ -449,6 +458,9 @@ void append_watching(Rows& rows) {
 
 void append_proof(Rows& rows) {
   const auto proof = OptionGroup::proof;
+  rows.push_back(field("profile_steps", proof, &RunConfig::profile_steps,
+                       "A:B: trace the steps from A to B (from 1) into output_dir, a file a rank "
+                       "that Perfetto opens"));
   rows.push_back(field("debug_poison", proof, &RunConfig::debug_poison,
                        "fill released memory with NaN; results must not change"));
   rows.push_back(field("debug_comm_delay_ms", proof, &RunConfig::debug_comm_delay_ms,

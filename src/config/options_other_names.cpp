@@ -110,10 +110,6 @@ void append_training(Rows& rows) {
        {"master_dtype", "moment_dtype", "gradient_dtype", "reduce_dtype"}) {
     rows.push_back(refused(name, numbers, kText, {"fp32", "float32"}, kAllFp32));
   }
-  rows.push_back(meaningless("deterministic", numbers, kText,
-                             "on CPU ranks the same layout always gives the same bits"));
-  rows.push_back(meaningless("full_determinism", numbers, kBool,
-                             "on CPU ranks the same layout always gives the same bits"));
 }
 
 void append_layout(Rows& rows) {
@@ -189,7 +185,6 @@ void append_output(Rows& rows) {
   const auto proof = OptionGroup::proof;
   rows.push_back(refused("debug", proof, kText, {""}, kLater));
   rows.push_back(refused("hash_steps", proof, kInt, {0}, kLater));
-  rows.push_back(refused("profile_steps", proof, kInt, {0}, kLater));
   rows.push_back(
       meaningless("skip_memory_metrics", proof, kBool, "memory is planned, not measured"));
 }

@@ -36,6 +36,7 @@ enum class Recompute { none, norms, activation, ffn, qkv, attention, block };
 enum class ReduceAt { automatic, micro, boundary };
 enum class OnLong { truncate, skip, error };
 enum class DeviceChoice { automatic, cpu, cuda };
+enum class Deterministic { automatic, yes, no };
 /// plan/schedule.h says what each does.
 enum class PipelineSchedule { one_f_one_b, interleaved, zero_bubble };
 
@@ -46,6 +47,14 @@ struct RecomputeSpan {
 };
 
 inline constexpr int64_t kShardGroupHost = -1;
+
+/// Steps `first` to `last`, counted from 1; 0 to 0: none.
+struct StepRange {
+  int64_t first = 0;
+  int64_t last = 0;
+  bool empty() const { return last == 0; }
+  bool operator==(const StepRange&) const = default;
+};
 
 /// ZeRO as DeepSpeed's keys say it, in elements, on units (design section 4).
 struct ZeroConfig {
@@ -126,6 +135,8 @@ struct RunConfig {
 
   // numbers
   bool bf16 = false;
+  /// Gradients of attention on GPUs that repeat bit for bit; automatic: where they cost little.
+  Deterministic deterministic = Deterministic::automatic;
 
   // layout
   DeviceChoice device = DeviceChoice::automatic;
@@ -174,6 +185,7 @@ struct RunConfig {
   bool evaluates() const { return eval_strategy != Strategy::no || eval_on_start || do_eval; }
 
   // proof and debugging
+  StepRange profile_steps;          // traced into output_dir
   bool debug_poison = false;        // released memory is filled with NaN
   int64_t debug_comm_delay_ms = 0;  // every collective starts this much later
 };

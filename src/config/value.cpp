@@ -327,6 +327,22 @@ std::vector<RecomputeSpan> parse_recompute(std::string_view text) {
   }
 }
 
+StepRange parse_step_range(std::string_view text) {
+  if (text == "none") return {};
+  const auto colon = std::min(text.find(':'), text.size());
+  const std::optional<int64_t> first = parse_integer(trimmed(text.substr(0, colon)));
+  const std::optional<int64_t> last =
+      colon == text.size() ? first : parse_integer(trimmed(text.substr(colon + 1)));
+  if (!first || !last || *first < 1 || *last < *first) {
+    throw BadValue("expects A:B, the steps from A to B, counted from 1; or none");
+  }
+  return {*first, *last};
+}
+
+std::string step_range_words(const StepRange& range) {
+  return range.empty() ? "none" : fmt::format("{}:{}", range.first, range.last);
+}
+
 std::string recompute_words(const std::vector<RecomputeSpan>& spans) {
   if (spans.empty()) return "none";
   std::string words;

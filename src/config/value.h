@@ -48,5 +48,8 @@ std::string recompute_words(const std::vector<RecomputeSpan>& spans);
 
 /// "4,5,5,4"; "" or "none" for none: throws BadValue.
 std::vector<int64_t> parse_block_counts(std::string_view text);
+/// "3:5", "4" (one step), "none": throws BadValue.
+StepRange parse_step_range(std::string_view text);
+std::string step_range_words(const StepRange& range);
 
 }  // namespace trireme::config

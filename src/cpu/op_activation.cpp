@@ -40,9 +40,10 @@ void swiglu_rows(const ops::OpCall& call, OpContext& context) {
 
 void swiglu_input_grad_rows(const ops::OpCall& call, OpContext& context) {
   const auto& args = call.args;
-  const int64_t ffn = args[1].cols;
+  const int64_t ffn = args[2].cols;
+  const bool again = args[1].present();
   with_element(call.dtype, [&]<typename T>(T) {
-    const Rows<T> d_gate_up(args[0]), d_out(args[1]), gate_up(args[2]);
+    const Rows<T> d_gate_up(args[0]), out(args[1]), d_out(args[2]), gate_up(args[3]);
     const auto rows = [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
         const T* gate = gate_up[r];
@@ -50,6 +51,7 @@ void swiglu_input_grad_rows(const ops::OpCall& call, OpContext& context) {
         const T* dy = d_out[r];
         T* d_gate = d_gate_up[r];
         T* d_up = d_gate + ffn;
+        T* to = again ? out[r] : nullptr;
         for_vectors(0, ffn, [&](int64_t i, auto access) {
           const Vec one = hn::Set(F32(), 1.0f);
           const Vec g = access.read(gate + i);
@@ -60,10 +62,11 @@ void swiglu_input_grad_rows(const ops::OpCall& call, OpContext& context) {
           const Vec slope = hn::Mul(s, hn::MulAdd(g, hn::Sub(one, s), one));
           access.write(hn::Mul(hn::Mul(d, u), slope), d_gate + i);
           access.write(hn::Mul(d, hn::Mul(g, s)), d_up + i);
+          if (again) access.write(hn::Mul(hn::Mul(g, s), u), to + i);
         });
       }
     };
-    parallel_ranges(context.num_threads(), args[1].rows, 1, args[2].size(), rows);
+    parallel_ranges(context.num_threads(), args[2].rows, 1, args[3].size(), rows);
   });
 }
 

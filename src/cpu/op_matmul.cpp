@@ -212,6 +212,10 @@ struct MatmulCall {
   }
 };
 
+bool has_residual(const ops::OpCall& call) {
+  return call.kind == ops::OpKind::linear && call.args[4].present();
+}
+
 MatmulCall as_matmul(const ops::OpCall& call) {
   const auto& args = call.args;
   MatmulCall m;
@@ -224,11 +228,11 @@ MatmulCall as_matmul(const ops::OpCall& call) {
   m.product.m = m.c.rows;
   m.product.n = m.c.cols;
   if (call.kind == ops::OpKind::linear) {
-    m.product.accumulate = false;
     m.product.k = m.a.cols;
     m.b_transposed = true;
     m.bias = args[3];
     m.product.bias = m.bias.present();
+    m.product.accumulate = has_residual(call);
   } else if (call.kind == ops::OpKind::linear_input_grad) {
     m.product.k = m.a.cols;
   } else {
@@ -289,9 +293,21 @@ void run_widened(const MatmulCall& m, const ops::OpCall& call, OpContext& contex
   }
 }
 
+/// The residual into the result, to which the product is then added.
+void copy_residual(const ops::OpCall& call, OpContext& context) {
+  ops::OpCall copy;
+  copy.kind = ops::OpKind::add;
+  copy.dtype = call.args[0].dtype;
+  copy.num_args = 2;
+  copy.args[0] = call.args[0];
+  copy.args[1] = call.args[4];
+  add(copy, context);
+}
+
 void matmul(const ops::OpCall& call, OpContext& context) {
   const MatmulCall m = as_matmul(call);
   if (m.product.m == 0 || m.product.n == 0) return;
+  if (has_residual(call) && call.args[4].data != m.c.data) copy_residual(call, context);
   if (m.product.k == 0) {
     if (!m.product.accumulate) zero_matrix(m.c, context);
     return;

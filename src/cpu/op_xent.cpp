@@ -26,18 +26,20 @@ struct RowStats {
   float sum;
 };
 
-float strip_max(const float* logits, int64_t count) {
+template <typename T>
+float strip_max(const T* logits, int64_t count) {
   const F32 f;
   Vec largest = hn::Set(f, -std::numeric_limits<float>::infinity());
   int64_t i = 0;
   // Max keeps its second operand when one is NaN: a NaN logit reaches the sum below in any case.
   for (; i + kLanes <= count; i += kLanes) largest = hn::Max(load(logits + i), largest);
   float result = max_of(largest);
-  for (; i < count; ++i) result = std::max(result, logits[i]);
+  for (; i < count; ++i) result = std::max(result, widen(logits[i]));
   return result;
 }
 
-float strip_sum(const float* logits, int64_t count, float max) {
+template <typename T>
+float strip_sum(const T* logits, int64_t count, float max) {
   const F32 f;
   const Vec largest = hn::Set(f, max);
   Vec sums[4] = {hn::Zero(f), hn::Zero(f), hn::Zero(f), hn::Zero(f)};
@@ -57,7 +59,8 @@ float strip_sum(const float* logits, int64_t count, float max) {
   return sum_of(hn::Add(hn::Add(sums[0], sums[1]), hn::Add(sums[2], sums[3])));
 }
 
-RowStats stats_of(const float* logits, int64_t cols) {
+template <typename T>
+RowStats stats_of(const T* logits, int64_t cols) {
   RowStats stats{std::numeric_limits<float>::lowest(), 0.0f};
   for (int64_t first = 0; first < cols; first += kStrip) {
     const int64_t count = std::min(kStrip, cols - first);
@@ -70,28 +73,31 @@ RowStats stats_of(const float* logits, int64_t cols) {
 
 void xent_stats_rows(const ops::OpCall& call, OpContext& context) {
   const auto& args = call.args;
-  const Rows<float> stats(args[0]), logits(args[1]);
+  const Rows<float> stats(args[0]);
   const auto* targets = data_of<int32_t>(args[2]);
   const ops::HeldVocab held = call.attributes.held_vocab(args[1].cols);
-  const auto rows = [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      float* out = stats[r];
-      out[0] = 0.0f;
-      out[1] = 1.0f;
-      out[2] = 0.0f;
-      if (targets[r] == -100) continue;
-      const RowStats row = stats_of(logits[r], held.count);
-      out[0] = row.max;
-      out[1] = row.sum;
-      const int64_t column = held.index_of(targets[r]);
-      if (column >= 0) out[2] = logits[r][column];
-    }
-  };
-  parallel_ranges(context.num_threads(), args[1].rows, 1, args[1].size(), rows);
+  with_element(call.dtype, [&]<typename T>(T) {
+    const Rows<T> logits(args[1]);
+    const auto rows = [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        float* out = stats[r];
+        out[0] = 0.0f;
+        out[1] = 1.0f;
+        out[2] = 0.0f;
+        if (targets[r] == -100) continue;
+        const RowStats row = stats_of(logits[r], held.count);
+        out[0] = row.max;
+        out[1] = row.sum;
+        const int64_t column = held.index_of(targets[r]);
+        if (column >= 0) out[2] = widen(logits[r][column]);
+      }
+    };
+    parallel_ranges(context.num_threads(), args[1].rows, 1, args[1].size(), rows);
+  });
 }
 
 template <typename T>
-void grad_row(T* out, const float* logits, const float* stats, int64_t cols) {
+void grad_row(T* out, const T* logits, const float* stats, int64_t cols) {
   const F32 f;
   const Vec max = hn::Set(f, stats[0]);
   const Vec inverse = hn::Set(f, 1.0f / stats[1]);
@@ -103,11 +109,11 @@ void grad_row(T* out, const float* logits, const float* stats, int64_t cols) {
 
 void xent_grad_rows(const ops::OpCall& call, OpContext& context) {
   const auto& args = call.args;
-  const Rows<float> logits(args[1]), stats(args[2]);
+  const Rows<float> stats(args[2]);
   const auto* targets = data_of<int32_t>(args[3]);
   const ops::HeldVocab held = call.attributes.held_vocab(args[1].cols);
   with_element(call.dtype, [&]<typename T>(T) {
-    const Rows<T> d_logits(args[0]);
+    const Rows<T> d_logits(args[0]), logits(args[1]);
     const auto rows = [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
         const bool skipped = targets[r] == -100;
@@ -116,7 +122,7 @@ void xent_grad_rows(const ops::OpCall& call, OpContext& context) {
                     static_cast<size_t>(args[1].cols - first_zero) * sizeof(T));
         if (skipped) continue;
         const int64_t column = held.index_of(targets[r]);
-        const float target_logit = column >= 0 ? logits[r][column] : 0.0f;
+        const float target_logit = column >= 0 ? widen(logits[r][column]) : 0.0f;
         grad_row(d_logits[r], logits[r], stats[r], held.count);
         if (column < 0) continue;
         const float p = std::exp(target_logit - stats[r][0]) / stats[r][1];

@@ -76,7 +76,7 @@ std::string to_string(const MatmulProblem& p) {
   return fmt::format("{} to {}, {}{} {} x {} x {}, ld {} {} {}{}{}, aligned {}", name_of(p.input),
                      name_of(p.output), p.a_transposed ? 'T' : 'N', p.b_transposed ? 'T' : 'N', p.m,
                      p.n, p.k, p.lda, p.ldb, p.ldd, p.bias ? ", bias" : "",
-                     p.accumulate ? ", add" : "", p.alignment);
+                     p.accumulate ? fmt::format(", add {}", p.ldc) : "", p.alignment);
 }
 
 size_t MatmulLibrary::Hash::operator()(const MatmulProblem& p) const {
@@ -85,7 +85,7 @@ size_t MatmulLibrary::Hash::operator()(const MatmulProblem& p) const {
     hash = (hash ^ static_cast<uint64_t>(value)) * 0x9e3779b97f4a7c15ull;
     hash ^= hash >> 29;
   };
-  for (const int64_t value : {p.m, p.n, p.k, p.lda, p.ldb, p.ldd, int64_t{p.alignment}}) mix(value);
+  for (const int64_t value : {p.m, p.n, p.k, p.lda, p.ldb, p.ldc, p.ldd, int64_t{p.alignment}}) mix(value);
   mix(static_cast<int64_t>(p.input) | static_cast<int64_t>(p.output) << 4 | p.a_transposed << 8 |
       p.b_transposed << 9 | p.bias << 10 | p.accumulate << 11 | p.tokens_are_k << 12);
   return hash;
@@ -96,6 +96,7 @@ struct MatmulLibrary::Description {
   cublasLtMatmulDescOpaque_t operation{};
   cublasLtMatrixLayoutOpaque_t a{};
   cublasLtMatrixLayoutOpaque_t b{};
+  cublasLtMatrixLayoutOpaque_t c{};
   cublasLtMatrixLayoutOpaque_t d{};
   uint32_t alignment;
 
@@ -112,6 +113,7 @@ struct MatmulLibrary::Description {
     }
     layout(a, p.input, p.a_transposed ? p.k : p.m, p.a_transposed ? p.m : p.k, p.lda);
     layout(b, p.input, p.b_transposed ? p.n : p.k, p.b_transposed ? p.k : p.n, p.ldb);
+    layout(c, p.output, p.m, p.n, p.accumulate ? p.ldc : p.ldd);
     layout(d, p.output, p.m, p.n, p.ldd);
   }
 
@@ -160,7 +162,7 @@ std::vector<cublasLtMatmulAlgo_t> MatmulLibrary::candidates(Description& d, int 
 
   std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<size_t>(most));
   int found = 0;
-  const auto status = cublasLtMatmulAlgoGetHeuristic(handle_, &d.operation, &d.a, &d.b, &d.d, &d.d,
+  const auto status = cublasLtMatmulAlgoGetHeuristic(handle_, &d.operation, &d.a, &d.b, &d.c, &d.d,
                                                      &preference, most, results.data(), &found);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED) return {};
   require_lt(status, "cublasLtMatmulAlgoGetHeuristic");
@@ -178,7 +180,7 @@ std::vector<cublasLtMatmulAlgo_t> MatmulLibrary::candidates(Description& d, int 
 
 bool MatmulLibrary::is_valid(Description& d, const cublasLtMatmulAlgo_t& algorithm) const {
   cublasLtMatmulHeuristicResult_t result{};
-  return cublasLtMatmulAlgoCheck(handle_, &d.operation, &d.a, &d.b, &d.d, &d.d, &algorithm,
+  return cublasLtMatmulAlgoCheck(handle_, &d.operation, &d.a, &d.b, &d.c, &d.d, &algorithm,
                                  &result) == CUBLAS_STATUS_SUCCESS &&
          result.workspaceSize <= static_cast<size_t>(kMatmulWorkspace) && sums_in_order(algorithm);
 }
@@ -212,7 +214,8 @@ void MatmulLibrary::multiply(const MatmulProblem& problem, Prepared& made,
   if (problem.bias) d.set_bias(operands.bias);
   const auto status =
       cublasLtMatmul(handle_, &d.operation, &one, operands.a, &d.a, operands.b, &d.b, &keep,
-                     operands.d, &d.d, operands.d, &d.d, &made.algorithm, workspace.data,
+                     problem.accumulate ? operands.c : operands.d, &d.c, operands.d, &d.d,
+                     &made.algorithm, workspace.data,
                      static_cast<size_t>(workspace.bytes), stream);
   if (status != CUBLAS_STATUS_SUCCESS) {
     require_lt(status, fmt::format("cublasLtMatmul of {}", to_string(problem)));

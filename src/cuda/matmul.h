@@ -14,7 +14,7 @@
 
 namespace trireme::cuda {
 
-/// A product in cuBLASLt's words, column-major: D(m, n) = op(A)(m, k) op(B)(k, n) (+ D) (+ bias(m),
+/// A product in cuBLASLt's words, column-major: D(m, n) = op(A)(m, k) op(B)(k, n) (+ C) (+ bias(m),
 /// the same for every column). Sums in f32; f32 inputs are multiplied as f32, never as TF32.
 struct MatmulProblem {
   DType input = DType::f32;   // of A, B and the bias
@@ -22,11 +22,11 @@ struct MatmulProblem {
   bool a_transposed = false;
   bool b_transposed = false;
   bool bias = false;
-  bool accumulate = false;
+  bool accumulate = false;    // C is added, whose type is D's; else ldc means nothing
   bool tokens_are_k = false;  // else n: the dimension that differs between micro-batches
   int32_t alignment = 16;     // of A, B and D in bytes, at most 16
   int64_t m = 0, n = 0, k = 0;
-  int64_t lda = 0, ldb = 0, ldd = 0;
+  int64_t lda = 0, ldb = 0, ldc = 0, ldd = 0;
   bool operator==(const MatmulProblem&) const = default;
 };
 
@@ -39,6 +39,7 @@ struct MatmulOperands {
   const void* a = nullptr;
   const void* b = nullptr;
   const void* bias = nullptr;
+  const void* c = nullptr;  // may be d
   void* d = nullptr;
 };
 

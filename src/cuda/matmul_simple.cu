@@ -19,8 +19,8 @@ struct Strides {
 template <typename T, typename Out>
 __global__ void __launch_bounds__(kTile* kTile)
     multiply_tiles(Out* d, int64_t ldd, const T* a, Strides of_a, const T* b, Strides of_b,
-                   const T* bias, int64_t m, int64_t n, int64_t k, int64_t tiles_down,
-                   bool accumulate) {
+                   const T* bias, const Out* c, int64_t ldc, int64_t m, int64_t n, int64_t k,
+                   int64_t tiles_down) {
   __shared__ float tile_a[kTile][kTile + 1];  // (k, row)
   __shared__ float tile_b[kTile][kTile + 1];  // (k, column)
   const int x = threadIdx.x;
@@ -40,10 +40,9 @@ __global__ void __launch_bounds__(kTile* kTile)
     __syncthreads();
   }
   if (row >= m || column >= n) return;
-  Out* to = d + row + column * ldd;
   if (bias != nullptr) sum += widen(bias[row]);
-  if (accumulate) sum += widen(*to);
-  *to = narrow_to<Out>(sum);
+  if (c != nullptr) sum += widen(c[row + column * ldc]);
+  d[row + column * ldd] = narrow_to<Out>(sum);
 }
 
 template <typename T, typename Out>
@@ -54,8 +53,8 @@ void multiply(const MatmulProblem& p, const MatmulOperands& o, cudaStream_t stre
   launch("simple matrix product", multiply_tiles<T, Out>,
          {dim3(blocks(tiles_down * ceil_div(p.n, kTile))), dim3(kTile, kTile)}, stream,
          static_cast<Out*>(o.d), p.ldd, static_cast<const T*>(o.a), of_a,
-         static_cast<const T*>(o.b), of_b, p.bias ? static_cast<const T*>(o.bias) : nullptr, p.m,
-         p.n, p.k, tiles_down, p.accumulate);
+         static_cast<const T*>(o.b), of_b, p.bias ? static_cast<const T*>(o.bias) : nullptr,
+         p.accumulate ? static_cast<const Out*>(o.c) : nullptr, p.ldc, p.m, p.n, p.k, tiles_down);
 }
 
 template <typename T, typename Out>

@@ -58,12 +58,19 @@ Backend::Backend(int device, const device::RankSite& site, const std::string& pr
               communicator_, options_of(device, site)) {}
 
 std::vector<std::pair<std::string, std::string>> Backend::facts() const {
-  return device_facts(device_id_, communicator_.api());
+  auto facts = device_facts(device_id_, communicator_.api());
+  facts.emplace_back("Gradient of attention",
+                     ops_.deterministic()
+                         ? "repeats bit for bit"
+                         : "the fastest, last bits may differ between runs (--deterministic true "
+                           "insists)");
+  return facts;
 }
 
 device::MemoryUse Backend::memory() const {
   const DeviceMemory memory = device_memory();
-  return {memory.total, memory.free, device_.allocated(device::Space::device)};
+  return {memory.total, memory.free, device_.allocated(device::Space::device),
+          memory_besides(communicator_.world_size())};
 }
 
 BackendMaker::BackendMaker(const device::ModuleLibraries& libraries) : libraries_(libraries) {

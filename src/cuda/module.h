@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "cuda/plan_rules.h"
 #include "cuda/comm_sizing.h"
 #include "cuda/device.h"
 #include "cuda/nccl_communicator.h"
@@ -13,7 +14,6 @@
 namespace trireme::cuda {
 
 /// Rows of matrix products come in whole tiles.
-inline constexpr int64_t kTokenMultiple = 64;
 
 /// One rank's GPU, communicators and operations.
 class Backend final : public device::Backend {
@@ -27,8 +27,7 @@ class Backend final : public device::Backend {
   const ops::OpSizing& op_sizing() const override { return op_sizing_; }
   const comm::CommSizing& comm_sizing() const override { return comm_sizing_; }
   int64_t token_multiple() const override { return kTokenMultiple; }
-  /// Each chunk reads and writes the fp32 gradient of the head: few chunks, long products.
-  int64_t loss_chunk_bytes() const override { return int64_t{1} << 30; }
+  int64_t loss_chunk_bytes() const override { return kLossChunkBytes; }
   std::vector<std::pair<std::string, std::string>> facts() const override;
   device::MemoryUse memory() const override;
 

@@ -417,14 +417,6 @@ void NcclCommunicator::abort(const std::string& reason) {
   }
   peers_.publish(reason);
   if (comms.empty()) return;
-  const auto each = [&](ncclResult_t (*end)(ncclComm_t)) {
-    run_bounded(
-        [comms, end, device = world_.device] {
-          (void)cudaSetDevice(device);
-          for (ncclComm_t comm : comms) (void)end(comm);
-        },
-        kEndLimit);
-  };
   // A host thread may be inside NCCL, waiting for room in a stream that waits for a peer. Freeing
   // its communicator comes after it is out; revoking lets it out.
   bool alone = launch_mutex_.try_lock_for(seconds(2));
@@ -437,7 +429,20 @@ void NcclCommunicator::abort(const std::string& reason) {
         kEndLimit);
     alone = launch_mutex_.try_lock_for(kEndLimit);
   }
-  each(api_->abort);
+  // All at once: each first lets its own kernels go, then frees memory, which waits for the kernels
+  // of all.
+  run_bounded(
+      [comms, end = api_->abort, device = world_.device] {
+        std::vector<std::thread> threads;
+        for (ncclComm_t comm : comms) {
+          threads.emplace_back([=] {
+            (void)cudaSetDevice(device);
+            (void)end(comm);
+          });
+        }
+        for (std::thread& thread : threads) thread.join();
+      },
+      kEndLimit);
   if (alone) launch_mutex_.unlock();
 }
 

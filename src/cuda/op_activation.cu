@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kThreads)
 
 template <typename T, int kCount>
 __global__ void __launch_bounds__(kThreads)
-    swiglu_grad_rows(Rows<T> d_gate_up, Rows<const T> d_out, Rows<const T> gate_up,
+    swiglu_grad_rows(Rows<T> d_gate_up, Rows<T> out, Rows<const T> d_out, Rows<const T> gate_up,
                      int64_t num_rows, int64_t ffn) {
   const int64_t packs = ffn / kCount;
   for (int64_t row = blockIdx.y; row < num_rows; row += gridDim.y) {
@@ -83,16 +83,19 @@ __global__ void __launch_bounds__(kThreads)
       if (p >= packs) continue;
       float d_gate[kCount];
       float d_up[kCount];
+      float result[kCount];
 #pragma unroll
       for (int k = 0; k < kCount; ++k) {
         const float gate = gates[i][k];
         const float s = sigmoid<T>(gate);
         d_up[k] = slopes[i][k] * (gate * s);
+        result[k] = gate * s * ups[i][k];
         d_gate[k] = slopes[i][k] * ups[i][k] * (s * (1.0f + gate * (1.0f - s)));
       }
       T* to = d_gate_up[row];
       store_pack(to + p * kCount, d_gate);
       store_pack(to + ffn + p * kCount, d_up);
+      if (out.data != nullptr) store_pack(out[row] + p * kCount, result);
     }
   }
 }
@@ -170,15 +173,18 @@ void swiglu(const ops::OpCall& call, OpContext&, cudaStream_t stream) {
 
 void swiglu_input_grad(const ops::OpCall& call, OpContext&, cudaStream_t stream) {
   const TensorView& d_gate_up = call.args[0];
-  const TensorView& d_out = call.args[1];
-  const TensorView& gate_up = call.args[2];
+  const TensorView& out = call.args[1];
+  const TensorView& d_out = call.args[2];
+  const TensorView& gate_up = call.args[3];
   if (d_out.rows == 0 || d_out.cols == 0) return;
-  const auto fits = [&](int64_t count) { return all_fit(count, d_gate_up, d_out, gate_up); };
+  const auto fits = [&](int64_t count) {
+    return all_fit(count, d_gate_up, d_out, gate_up) && (!out.present() || fits_packs(out, count));
+  };
   with_access(call.dtype, fits, [&](auto access) {
     using A = decltype(access);
     using T = typename A::T;
     launch("swiglu_input_grad", swiglu_grad_rows<T, A::kCount>,
-           tile_grid(d_out.rows, d_out.cols / A::kCount), stream, rows_of<T>(d_gate_up),
+           tile_grid(d_out.rows, d_out.cols / A::kCount), stream, rows_of<T>(d_gate_up), rows_of<T>(out),
            rows_of<const T>(d_out), rows_of<const T>(gate_up), d_out.rows, d_out.cols);
   });
 }

@@ -17,7 +17,7 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kAhead = 8;  // rows loaded before the first is added
 constexpr int kTokens = static_cast<int>(EmbeddingChunks::kTokens);
-static_assert(kTokens % kAhead == 0 && kTokens < kThreads);
+static_assert(kTokens % kAhead == 0 && kTokens + 2 <= kThreads);
 
 template <typename T, int kCount>
 __global__ void __launch_bounds__(kThreads)
@@ -66,7 +66,8 @@ __global__ void __launch_bounds__(kThreads)
     sum_chunks(Rows<float> table, float* carried, Rows<const T> d_out, SortedTokens tokens,
                int64_t cols, bool accumulate) {
   __shared__ int32_t token_of[kTokens];    // -1: has no row
-  __shared__ int64_t row_of[kTokens + 1];  // of the token before the chunk, then of the chunk's
+  // Of the token before the chunk, then of the chunk's; an end that is no row.
+  __shared__ int64_t row_of[kTokens + 2];
   const int64_t begin = static_cast<int64_t>(blockIdx.x) * kTokens;
   if (threadIdx.x < kTokens) {
     const int64_t place = begin + threadIdx.x;
@@ -75,6 +76,7 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x < kTokens + 1) {
     row_of[threadIdx.x] = tokens.row_at(begin + static_cast<int64_t>(threadIdx.x) - 1);
   }
+  if (threadIdx.x == kTokens + 1) row_of[threadIdx.x] = -1;
   __syncthreads();
   const int64_t column = (static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x) * kCount;
   if (column >= cols) return;
@@ -94,7 +96,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
       for (int k = 0; k < kCount; ++k) sums[k] += rows[i][k];
       const int64_t row = row_of[at + 1];
-      const bool run_ends = at + 1 == kTokens || row_of[at + 2] != row;
+      const bool run_ends = row_of[at + 2] != row;
       if (!run_ends) continue;
       float* to = begins_here ? table[row] + column : carried + blockIdx.x * cols + column;
       if (begins_here && accumulate) {

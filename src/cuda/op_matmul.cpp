@@ -25,6 +25,7 @@ struct MatmulCall {
   MatmulProblem problem;
   MatmulOperands operands;
   bool bias_first = false;  // the result starts as the bias, to which the product is added
+  bool own_kernel = false;  // a sum of nothing, or what cuBLASLt cannot add, or not in one rounding
 
   explicit MatmulCall(const ops::OpCall& call) {
     const TensorView& d = call.args[0];
@@ -42,24 +43,39 @@ struct MatmulCall {
     problem.lda = stride_of(right);
     problem.ldb = stride_of(left);
     problem.ldd = stride_of(d);
-    problem.accumulate = call.kind != ops::OpKind::linear && call.law == ops::Law::add;
-    const uintptr_t addresses = address(d) | address(left) | address(right) | 16;
+    const bool forward = call.kind == ops::OpKind::linear;
+    const TensorView& c = forward ? call.args[4] : d;
+    problem.accumulate = forward ? c.present() : call.law == ops::Law::add;
+    problem.ldc = problem.accumulate ? stride_of(c) : problem.ldd;
+    const uintptr_t addresses = address(d) | address(left) | address(right) | address(c) | 16;
     problem.alignment = static_cast<int32_t>(addresses & (~addresses + 1));
-    operands = {right.data, left.data, nullptr, d.data};
-    if (call.kind == ops::OpKind::linear && call.num_args > 3 && call.args[3].present()) {
-      set_bias(call.args[3]);
-    }
+    operands = {right.data, left.data, nullptr, c.data, d.data};
+    own_kernel = problem.k == 0;
+    if (forward && call.args[3].present()) set_bias(call.args[3]);
+    // A bias of a bf16 result of odd shape cuBLASLt adds after a first rounding.
+    own_kernel |= problem.bias && d.dtype == DType::bf16 && !whole_packs();
   }
 
   bool empty() const { return problem.m == 0 || problem.n == 0; }
+  bool by_library() const { return !empty() && !own_kernel; }
 
  private:
+  /// Whether all rows are whole packs of 16 bytes at aligned addresses.
+  bool whole_packs() const {
+    const auto& p = problem;
+    return p.alignment == 16 && (p.m | p.k | p.lda | p.ldb | p.ldc | p.ldd) % 8 == 0;
+  }
   void set_bias(const TensorView& bias) {
     // The epilogue takes a bias of the result's type at an aligned address.
-    bias_first = bias.dtype != problem.output || address(bias) % 16 != 0;
+    const bool fits = bias.dtype == problem.output && address(bias) % 16 == 0;
+    own_kernel |= !fits && problem.accumulate;
+    bias_first = !fits && !own_kernel;
     problem.bias = !bias_first;
-    problem.accumulate = bias_first;
     operands.bias = bias.data;
+    if (!bias_first) return;
+    problem.accumulate = true;
+    problem.ldc = problem.ldd;
+    operands.c = operands.d;
   }
 };
 
@@ -75,15 +91,8 @@ MatmulWorkspace workspace_of(const ops::OpCall& call) {
 void matmul(const ops::OpCall& call, OpContext& context, cudaStream_t stream) {
   const MatmulCall m(call);
   if (m.empty()) return;
-  if (m.problem.k == 0) {
-    if (m.bias_first || m.problem.bias) {
-      spread_bias(call.args[0], call.args[3], stream);
-    } else if (!m.problem.accumulate) {
-      zero_rows(call.args[0], stream);
-    }
-    return;
-  }
   if (m.bias_first) spread_bias(call.args[0], call.args[3], stream);
+  if (m.own_kernel) return simple_matmul(m.problem, m.operands, stream);
   context.matmuls().run(m.problem, m.operands, workspace_of(call), stream);
 }
 
@@ -101,12 +110,12 @@ void linear_weight_grad(const ops::OpCall& call, OpContext& context, cudaStream_
 
 void prepare_matmul(const ops::OpCall& call, OpContext& context) {
   const MatmulCall m(call);
-  if (!m.empty() && m.problem.k > 0) context.matmuls().prepare(m.problem);
+  if (m.by_library()) context.matmuls().prepare(m.problem);
 }
 
 void tune_matmul(const ops::OpCall& call, OpContext& context) {
   const MatmulCall m(call);
-  if (m.empty() || m.problem.k == 0 || context.matmuls().has_choice(m.problem)) return;
+  if (!m.by_library() || context.matmuls().has_choice(m.problem)) return;
   const StreamHandle stream(0);
   // Zeros would run faster than real values and mislead.
   random_fill(call.args[1], 1.0f, stream.get());

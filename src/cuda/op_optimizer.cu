@@ -239,13 +239,14 @@ void for_range(const Range& range, const Body& body, const Others&... others) {
                                     int64_t count) {
     if (count == 0) return;
     const Grid grid{dim3(blocks(ceil_div(count, int64_t{kThreads} * kCount))), dim3(kThreads)};
-    if (range.dtype == DType::bf16) {
-      auto* const remainder =
-          range.remainder.present() ? data_of<uint16_t>(range.remainder) + begin : nullptr;
-      body(SplitPlanes<kCount>{data_of<uint16_t>(range.value) + begin, remainder}, grid, begin,
-           count);
-    } else {
+    if (range.dtype == DType::f32) {
       body(WholeMaster<kCount>{data_of<float>(range.value) + begin}, grid, begin, count);
+    } else if (range.remainder.present()) {
+      body(SplitPlanes<kCount>{data_of<uint16_t>(range.value) + begin,
+                               data_of<uint16_t>(range.remainder) + begin},
+           grid, begin, count);
+    } else {
+      body(RoundedMaster<kCount>{data_of<uint16_t>(range.value) + begin}, grid, begin, count);
     }
   };
   part(std::integral_constant<int, kWide>{}, 0, whole);

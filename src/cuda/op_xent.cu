@@ -57,9 +57,9 @@ struct Online {
 };
 
 /// A block a row.
-template <int kCount>
+template <typename T, int kCount>
 __global__ void __launch_bounds__(kStatsThreads)
-    stats_of_rows(Rows<float> stats, Rows<const float> logits, const int32_t* targets,
+    stats_of_rows(Rows<float> stats, Rows<const T> logits, const int32_t* targets,
                   ops::HeldVocab held) {
   const int64_t row = blockIdx.x;
   const int32_t target = targets[row];
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kStatsThreads)
     if (threadIdx.x < 3) out[threadIdx.x] = threadIdx.x == 1 ? 1.0f : 0.0f;
     return;
   }
-  const float* from = logits[row];
+  const T* from = logits[row];
   const int64_t cols = held.count;
   const int64_t packs = cols / kCount;
   Online online;
@@ -85,10 +85,13 @@ __global__ void __launch_bounds__(kStatsThreads)
   }
   for (; p < packs; p += kStatsThreads) {
     const auto pack = load_pack<kCount>(from + p * kCount);
-    online.take(pack.values);
+    float x[kCount];
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) x[k] = pack[k];
+    online.take(x);
   }
   for (int64_t c = packs * kCount + threadIdx.x; c < cols; c += kStatsThreads) {
-    const float x[1] = {from[c]};
+    const float x[1] = {widen(from[c])};
     online.take(x);
   }
   online.merge_warp();
@@ -105,12 +108,12 @@ __global__ void __launch_bounds__(kStatsThreads)
   out[0] = online.max;
   out[1] = online.sum;
   const int64_t column = held.index_of(target);
-  out[2] = column >= 0 ? from[column] : 0.0f;
+  out[2] = column >= 0 ? widen(from[column]) : 0.0f;
 }
 
 template <typename T, int kCount>
 __global__ void __launch_bounds__(kGradThreads)
-    gradient_of_rows(Rows<T> d_logits, Rows<const float> logits, Rows<const float> stats,
+    gradient_of_rows(Rows<T> d_logits, Rows<const T> logits, Rows<const float> stats,
                      const int32_t* targets, int64_t num_rows, int64_t cols, ops::HeldVocab held) {
   const int64_t packs = cols / kCount;
   const int64_t first =
@@ -118,8 +121,8 @@ __global__ void __launch_bounds__(kGradThreads)
   for (int64_t row = blockIdx.y; row < num_rows; row += gridDim.y) {
     const int32_t target = targets[row];
     const bool skipped = target == kSkipped;
-    const float* from = logits[row];
-    Pack<float, kCount> read[kGradPerThread];
+    const T* from = logits[row];
+    Pack<T, kCount> read[kGradPerThread];
 #pragma unroll
     for (int i = 0; i < kGradPerThread; ++i) {
       const int64_t p = first + i * kGradThreads;
@@ -194,12 +197,19 @@ void xent_stats(const ops::OpCall& call, OpContext&, cudaStream_t stream) {
   const TensorView& logits = call.args[1];
   if (logits.rows == 0) return;
   // What whole packs leave over of a row is read by elements.
-  const bool packed = reinterpret_cast<uintptr_t>(logits.data) % 16 == 0 &&
-                      (logits.rows == 1 || logits.stride % 4 == 0);
-  launch("xent_stats", packed ? stats_of_rows<4> : stats_of_rows<1>,
-         {dim3(blocks(logits.rows)), dim3(kStatsThreads)}, stream, rows_of<float>(call.args[0]),
-         rows_of<const float>(logits), data_of<const int32_t>(call.args[2]),
-         call.attributes.held_vocab(logits.cols));
+  const auto fits = [&](int64_t count) {
+    TensorView whole = logits;
+    whole.cols = count;
+    return fits_packs(whole, count);
+  };
+  with_access(call.dtype, fits, [&](auto access) {
+    using A = decltype(access);
+    using T = typename A::T;
+    launch("xent_stats", stats_of_rows<T, A::kCount>,
+           {dim3(blocks(logits.rows)), dim3(kStatsThreads)}, stream, rows_of<float>(call.args[0]),
+           rows_of<const T>(logits), data_of<const int32_t>(call.args[2]),
+           call.attributes.held_vocab(logits.cols));
+  });
 }
 
 void xent_combine(const ops::OpCall& call, OpContext&, cudaStream_t stream) {
@@ -223,7 +233,7 @@ void xent_grad(const ops::OpCall& call, OpContext&, cudaStream_t stream) {
     const int64_t strips = ceil_div(logits.cols, A::kCount * kGradThreads * kGradPerThread);
     launch("xent_grad", gradient_of_rows<T, A::kCount>,
            {dim3(blocks(strips), some_blocks(logits.rows)), dim3(kGradThreads)}, stream,
-           rows_of<T>(d_logits), rows_of<const float>(logits), rows_of<const float>(call.args[2]),
+           rows_of<T>(d_logits), rows_of<const T>(logits), rows_of<const float>(call.args[2]),
            data_of<const int32_t>(call.args[3]), logits.rows, logits.cols,
            call.attributes.held_vocab(logits.cols));
   });

@@ -18,6 +18,7 @@ struct MemoryUse {
   int64_t total = 0;
   int64_t free = 0;
   int64_t arenas = 0;
+  int64_t expected_besides = 0;  // by the plan's rule
   /// Contexts, kernels, libraries, other processes.
   int64_t besides() const { return total - free - arenas; }
 };

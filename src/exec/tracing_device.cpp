@@ -4,8 +4,22 @@
 #include <limits>
 
 #include "base/error.h"
+#include "ops/signature.h"
 
 namespace trireme::exec {
+
+namespace {
+
+/// Pairs of a query and a key that attention looks at, where the host knows them.
+double pairs_of(const ops::OpCall& call) {
+  const bool backward = call.kind == ops::OpKind::attention_input_grad;
+  const ops::Attributes& a = call.attributes;
+  if ((!backward && call.kind != ops::OpKind::attention) || !a.even || a.window != 0) return 0;
+  const auto sequences = static_cast<double>(call.args[backward ? 5 : 3].cols - 1);
+  return sequences * a.longest * (a.longest + 1.0) / 2;
+}
+
+}  // namespace
 
 TracingDevice::TracingDevice(device::Device& device, const model::ModelGraph& model)
     : device_(device), model_(model) {}
@@ -57,15 +71,16 @@ void TracingDevice::end(const plan::Entry& entry) {
 }
 
 /// What was launched last on the entry's stream ends here, and began where the one before ended.
-void TracingDevice::note(device::StreamKind stream, std::string name, int64_t amount) {
-  if (!inside_) return;
+/// Null where nothing is traced; else valid until the next call.
+TraceSpan* TracingDevice::note(device::StreamKind stream, std::string_view name, int64_t amount) {
+  if (!inside_) return nullptr;
   Pending pending = pending_[entry_];
-  pending.span.name = std::move(name);
+  pending.span.name = name;
   pending.span.amount = amount;
   pending.span.inner = true;
   pending.start = last_;
   pending.end = last_ = device_.stamp(stream);
-  pending_.push_back(std::move(pending));
+  return &pending_.emplace_back(std::move(pending)).span;
 }
 
 std::byte* TracingDevice::allocate(device::Space space, int64_t bytes) {
@@ -76,14 +91,18 @@ int64_t TracingDevice::allocated(device::Space space) const { return device_.all
 
 void TracingDevice::launch(device::StreamKind stream, const ops::OpCall& call) {
   device_.launch(stream, call);
-  note(stream, std::string(ops::name_of(call.kind)), call.args[0].rows);
+  TraceSpan* span = note(stream, ops::name_of(call.kind), call.args[0].rows);
+  if (span == nullptr) return;
+  span->cols = call.args[0].cols;
+  span->flops = ops::flops(call, pairs_of(call));
+  span->bytes = ops::bytes_moved(call);
 }
 
 void TracingDevice::launch(device::StreamKind stream, const comm::CommCall& call) {
   device_.launch(stream, call);
   int64_t bytes = 0;
   for (const comm::CommPiece& piece : call.pieces) bytes += piece.count * size_of(call.dtype);
-  note(stream, std::string(comm::name_of(call.kind)), bytes);
+  (void)note(stream, comm::name_of(call.kind), bytes);
 }
 
 void TracingDevice::copy(device::StreamKind stream, void* to, const void* from, int64_t bytes) {
@@ -134,7 +153,11 @@ std::string chrome_trace(std::span<const TraceSpan> spans, int rank) {
     if (span.micro_batch >= 0) {
       fmt::format_to(std::back_inserter(text), ",\"micro_batch\":{}", span.micro_batch);
     }
-    if (span.inner) fmt::format_to(std::back_inserter(text), ",\"amount\":{}", span.amount);
+    if (span.inner) {
+      fmt::format_to(std::back_inserter(text),
+                     ",\"amount\":{},\"cols\":{},\"flops\":{:.6g},\"bytes\":{:.6g}", span.amount,
+                     span.cols, span.flops, span.bytes);
+    }
     text += "}}";
   }
   text += "\n],\"displayTimeUnit\":\"ms\"}\n";

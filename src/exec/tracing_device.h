@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "device/device.h"
@@ -25,6 +26,9 @@ struct TraceSpan {
   int64_t run = 0;
   int32_t micro_batch = -1;
   int64_t amount = 0;  // operation: rows of its first operand; collective: bytes
+  int64_t cols = 0;    // operation: columns of its first operand
+  double flops = 0;    // operation: of products, and of attention where sequences are equally long
+  double bytes = 0;    // operation: read and written once each
   bool inner = false;
 };
 
@@ -66,7 +70,7 @@ class TracingDevice final : public device::Device, public EntryObserver {
     int end = -1;
   };
 
-  void note(device::StreamKind stream, std::string name, int64_t amount);
+  TraceSpan* note(device::StreamKind stream, std::string_view name, int64_t amount);
 
   device::Device& device_;
   const model::ModelGraph& model_;

@@ -225,7 +225,7 @@ class Derivation {
         contribute_set(a[2], OpKind::attention_input_grad, node, {none, g, a[2], a[0], a[1], a[3]});
         return;
       case OpKind::swiglu:  // out, gate_up
-        contribute_set(a[1], OpKind::swiglu_input_grad, node, {none, g, a[1]});
+        contribute_set(a[1], OpKind::swiglu_input_grad, node, {none, none, g, a[1]});
         return;
       case OpKind::add:  // out, a, b
         contribute_same(a[1], g.id, node);

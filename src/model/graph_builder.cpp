@@ -61,7 +61,7 @@ int GraphBuilder::linear(std::string name, int x, int weight_slot, int bias_slot
                          Recompute level) {
   const int y = new_value(std::move(name), value(x).rows, cols, Element::compute, level);
   node(OpKind::linear, {value_ref(y), value_ref(x), slot_ref(weight_slot),
-                        bias_slot >= 0 ? slot_ref(bias_slot) : Ref{}});
+                        bias_slot >= 0 ? slot_ref(bias_slot) : Ref{}, Ref{}});
   return y;
 }
 
@@ -127,10 +127,10 @@ int GraphBuilder::enter(int x) { return boundary(NodeKind::enter, x); }
 int GraphBuilder::leave(int x) { return boundary(NodeKind::leave, x); }
 
 void GraphBuilder::loss(int x, int vocab_slot) {
-  const int logits = new_value("logits", Dim::tokens, Dim::vocab, Element::f32, Recompute::norms);
+  const int logits = new_value("logits", Dim::tokens, Dim::vocab, Element::compute, Recompute::norms);
   const int stats = new_value("stats", Dim::tokens, Dim::three, Element::f32, Recompute::norms);
   const size_t first = graph_.nodes.size();
-  node(OpKind::linear, {value_ref(logits), value_ref(x), slot_ref(vocab_slot), Ref{}});
+  node(OpKind::linear, {value_ref(logits), value_ref(x), slot_ref(vocab_slot), Ref{}, Ref{}});
   node(OpKind::xent_stats, {value_ref(stats), value_ref(logits), batch_ref(BatchField::targets)});
   const int all = boundary(NodeKind::merge, stats);
   node(OpKind::xent_loss, {loss_sums_ref(), value_ref(all), batch_ref(BatchField::targets)}).law =

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/parallel.h"
 #include "base/random.h"
 
 namespace trireme::model {
@@ -15,9 +16,12 @@ void init_box(const ModelConfig& config, const Parameter& parameter, uint64_t se
   }
   const mesh::Box whole = mesh::whole(parameter.shape);
   const RandomStream stream(seed, parameter.name);
+  const auto deviation = static_cast<float>(config.initializer_range);
+  constexpr int64_t kGrain = int64_t{64} << 10;
   for (const mesh::Run& run : mesh::copy_runs(whole, box)) {
-    stream.fill_normal(run.from, run.count, 0.0f, static_cast<float>(config.initializer_range),
-                       out + run.to);
+    split_over_threads(run.count, kGrain, [&](int64_t begin, int64_t end) {
+      stream.fill_normal(run.from + begin, end - begin, 0.0f, deviation, out + run.to + begin);
+    });
   }
   if (config.pad_token_id < 0 || !parameter.name.ends_with("embed_tokens.weight")) return;
   check(parameter.shape.size() == 2, "the embedding '{}' is no matrix", parameter.name);

@@ -104,6 +104,7 @@ void check_linear(const Checker& c, OpKind kind) {
     c.shape(1, t, c.arg(1).rows, c.arg(2).cols);
     c.shape(2, t, outputs, c.arg(1).cols);
     if (c.arg(3).present()) c.vector(3, t, outputs);
+    if (c.arg(4).present()) c.same(4, 0);
   } else if (kind == OpKind::linear_input_grad) {
     c.shape(0, t, c.arg(1).rows, c.arg(2).cols);
     c.shape(1, t, c.arg(0).rows, c.arg(2).rows);
@@ -169,12 +170,14 @@ void check_attention(const Checker& c, OpKind kind) {
 }
 
 void check_swiglu(const Checker& c, OpKind kind) {
-  const int gate_up = kind == OpKind::swiglu ? 1 : 2;
+  const int gate_up = kind == OpKind::swiglu ? 1 : 3;
   const int64_t rows = c.arg(gate_up).rows;
   c.require(c.arg(gate_up).cols % 2 == 0, "gate_up holds two halves");
   c.shape(gate_up, c.compute(), rows, c.arg(gate_up).cols);
-  c.shape(kind == OpKind::swiglu ? 0 : 1, c.compute(), rows, c.arg(gate_up).cols / 2);
-  if (kind == OpKind::swiglu_input_grad) c.same(0, gate_up);
+  c.shape(kind == OpKind::swiglu ? 0 : 2, c.compute(), rows, c.arg(gate_up).cols / 2);
+  if (kind == OpKind::swiglu) return;
+  c.same(0, gate_up);
+  if (c.arg(1).present()) c.same(1, 2);
 }
 
 void check_add(const Checker& c) {
@@ -201,7 +204,7 @@ void check_xent(const Checker& c, OpKind kind) {
   }
   const int64_t rows = c.arg(1).rows;
   check_vocab(c, c.arg(1).cols);
-  c.shape(1, DType::f32, rows, c.arg(1).cols);
+  c.shape(1, c.compute(), rows, c.arg(1).cols);
   if (kind == OpKind::xent_stats) {
     c.shape(0, DType::f32, rows, 3);
     c.vector(2, DType::i32, rows);

@@ -38,6 +38,17 @@ static_assert(static_cast<int>(Control::kCount) <= kControlSize);
 inline constexpr int index(Control field) { return static_cast<int>(field); }
 inline constexpr int index(Sum field) { return static_cast<int>(field); }
 
+/// base^exponent by squaring: multiplications alone, so that every processor has the same bits, which
+/// the pow of its library does not promise. `exponent` is a whole number.
+constexpr double whole_power(double base, double exponent) {
+  double power = 1.0;
+  for (auto left = static_cast<int64_t>(exponent); left > 0; left /= 2) {
+    if (left % 2 != 0) power *= base;
+    base *= base;
+  }
+  return power;
+}
+
 /// What step_control computes; one definition for every backend, constexpr for GPUs' sake.
 ///   sums      (kNumSums) over the world
 ///   schedule  learning rate by number of updates already applied; the last entry repeats
@@ -82,8 +93,8 @@ constexpr void step_control(const double* sums, const double* schedule, int64_t 
   field(Control::trained_tokens) = num_tokens;
   field(Control::grad_norm) = norm;
   field(Control::clip_coef) = clip;
-  field(Control::bias1) = 1.0 - std::pow(beta1, field(Control::updates));
-  field(Control::bias2) = 1.0 - std::pow(beta2, field(Control::updates));
+  field(Control::bias1) = 1.0 - whole_power(beta1, field(Control::updates));
+  field(Control::bias2) = 1.0 - whole_power(beta2, field(Control::updates));
 }
 
 }  // namespace trireme::ops

@@ -58,8 +58,10 @@ enum class OpKind : uint8_t {
   // d_y * head * rstd. Args d_gain, d_y, qkv.
   qk_norm_weight_grad,
 
-  // y(tokens, out):T|f32 = x(tokens, in):T · weight(out, in):T ^T + bias(1, out):T (optional).
-  // y may be f32 under bf16 (logits). Sums in f32.
+  // y(tokens, out):T|f32 = x(tokens, in):T · weight(out, in):T ^T + bias(1, out):T (optional)
+  // + residual (as y, optional). y may be f32 under bf16 (logits), or the residual itself. Sums in
+  // f32; a bf16 product may be rounded before the residual is added. Args y, x, weight, bias,
+  // residual.
   linear,
   // dx(tokens, in):T law = dy(tokens, out):T · weight(out, in):T.
   linear_input_grad,
@@ -86,14 +88,15 @@ enum class OpKind : uint8_t {
 
   // out(tokens, ffn):T = silu(gate) * up, of gate_up(tokens, 2*ffn):T = [gate | up] a row.
   swiglu,
-  // Args d_gate_up:T, d_out:T, gate_up:T.
+  // Writes swiglu's own result again where `out` is present, with the same bits. out may be d_out
+  // itself, d_gate_up may be gate_up. Args d_gate_up:T, out:T (optional), d_out:T, gate_up:T.
   swiglu_input_grad,
 
   // out:T law = a (+ b when present). One operand and `add` accumulates: out += a. out may be a.
   add,
 
   // stats(tokens, 3):f32 = (max, sum of exp(logit - max), logit of the target or 0) over the held
-  // columns of logits(tokens, vocab):f32, (lowest finite, 0, 0) where none is held; target -100
+  // columns of logits(tokens, vocab):T, (lowest finite, 0, 0) where none is held; target -100
   // skips the row (stats 0, 1, 0). Args stats, logits, targets(tokens):i32.
   xent_stats,
   // stats(tokens, 3):f32 over all columns, from those over the columns of each of n ranks,
@@ -105,8 +108,8 @@ enum class OpKind : uint8_t {
   // other than -100). Args sums, stats, targets.
   xent_loss,
   // d_logits(tokens, vocab):T = exp(logit - max) / sum - [column is target] with the stats of the
-  // whole vocabulary; zero rows for -100, zero columns where none is held. d_logits may be logits
-  // when T is f32. Args d_logits, logits, stats, targets.
+  // whole vocabulary; zero rows for -100, zero columns where none is held. d_logits may be logits.
+  // Args d_logits, logits, stats, targets.
   xent_grad,
 
   // sum(1, 1):f64 law = sum of squares of x(1, n):f32, each square and the sum in f64.

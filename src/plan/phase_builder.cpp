@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/math.h"
+#include "plan/fuse.h"
 #include "plan/memory.h"
 
 namespace trireme::plan {
@@ -43,6 +44,9 @@ class PhaseBuilder {
     phase.name = std::move(name);
     phase.kind = request_.kind;
     phase.chunk = request_.chunk;
+    std::vector<bool> kept;
+    for (const External& external : external_) kept.push_back(external.bound != Bound::none);
+    fuse(nodes_, recomputed_, kept);
     find_loop(phase);
     find_uses();
     share_storage();

@@ -40,12 +40,15 @@ int64_t unit_elements(const ModelGraph& model) {
 }
 
 /// Tokens per chunk of the loss: as many as the bytes of logits allow, and enough for a matrix
-/// product to run at speed.
-int64_t loss_chunk(const ModelGraph& model, const ops::Extent& capacity, int64_t logits_bytes) {
+/// product to run at speed; chunks of about one size.
+int64_t loss_chunk(const ModelGraph& model, DType compute, const ops::Extent& capacity,
+                   int64_t logits_bytes) {
   constexpr int64_t kFewestRows = 256;
-  const int64_t rows = logits_bytes / (4 * model.dims[model::Dim::vocab]);
-  const int64_t chunk = std::max(kFewestRows, rows / 64 * 64);
-  return std::max<int64_t>(1, std::min(chunk, capacity.tokens));
+  const int64_t rows = logits_bytes / (size_of(compute) * model.dims[model::Dim::vocab]);
+  const int64_t most = std::max(kFewestRows, rows / 64 * 64);
+  const int64_t chunks = std::max<int64_t>(1, ceil_div(capacity.tokens, most));
+  const int64_t even = round_up(ceil_div(capacity.tokens, chunks), 64);
+  return std::max<int64_t>(1, std::min(even, capacity.tokens));
 }
 
 void check_shard_group(const RunConfig& config, int64_t data_ranks) {
@@ -160,7 +163,8 @@ class Planner {
                            key.level,
                            plan_.compute,
                            plan_.capacity,
-                           loss_chunk(plan_.model, plan_.capacity, request_.loss_chunk_bytes),
+                           loss_chunk(plan_.model, plan_.compute, plan_.capacity,
+                                      request_.loss_chunk_bytes),
                            request_.op_sizing,
                            request_.comm_sizing};
         context_.variants.push_back(build_phases(phase));

@@ -26,7 +26,7 @@ struct PlanRequest {
   int64_t schedule_entries = 0;    // learning rates
   std::vector<int> accumulations;  // distinct numbers of micro-batches of a step
   bool evaluates = false;
-  int64_t loss_chunk_bytes = int64_t{128} << 20;  // of f32 logits
+  int64_t loss_chunk_bytes = int64_t{128} << 20;  // of logits
   const ops::OpSizing* op_sizing = nullptr;
   const comm::CommSizing* comm_sizing = nullptr;
 };

@@ -21,6 +21,7 @@
 #include "train/run_identity.h"
 #include "train/session.h"
 #include "train/state_sources.h"
+#include "train/step_trace.h"
 
 namespace trireme::train {
 
@@ -51,7 +52,8 @@ class Run {
         ranks_(ranks),
         layout_(config::layout_of(config_, ranks.world_size())),
         run_description_(describe_run(config_, data.training().size(), ranks.world_size())),
-        session_(make_plan(model), backend.device(), backend.communicator(), session_options()) {}
+        trace_(config_, data.total_steps(), backend.device(), model, ranks.rank()),
+        session_(make_plan(model), trace_.device(), backend.communicator(), session_options()) {}
 
   void run() {
     try {
@@ -77,8 +79,10 @@ class Run {
     start();
     for (int64_t step = first_step_; step < data_.total_steps(); ++step) {
       const auto extents = data_.extents(step);
+      trace_.before_step(step + 1);
       const exec::Ticket ticket = session_.step(step, extents);
       report();  // the step before, while this one runs
+      if (const auto file = trace_.after_step(step + 1)) say(fmt::format("Trace in {}", *file));
       running_ = {ticket, step};
       const bool best = pace_.evaluates(step + 1) && judge(evaluate());
       if (pace_.saves(step + 1) || (best && config_.save_strategy == SaveStrategy::best)) save();
@@ -124,12 +128,14 @@ class Run {
     options.fill_evaluation = [this](int64_t batch, int64_t, const ops::BatchLayout& layout,
                                      int32_t* out) { data_.fill_evaluation(batch, layout, out); };
     options.poison = config_.debug_poison;
+    options.observer = trace_.observer();
     return options;
   }
 
   // Before the first step ------------------------------------------------------------------
 
-  /// Rank 0 measures, or takes what the run chose before; all ranks use the same algorithms.
+  /// Rank 0 measures, or takes what the run chose before; all ranks use the same algorithms. Times
+  /// differ from run to run: who insists on the same bits gets the libraries' own choice.
   void choose_algorithms(const std::string& saved) {
     std::vector<ops::Extent> extents = {session_.plan().capacity};
     for (int64_t step = first_step_; step < std::min(first_step_ + 2, data_.total_steps());
@@ -143,7 +149,9 @@ class Run {
     }
     if (ranks_.rank() == 0) {
       if (!saved.empty()) backend_.use_algorithms(saved);
-      session_.for_each_call(extents, [&](const ops::OpCall& call) { backend_.tune(call); });
+      if (config_.deterministic != config::Deterministic::yes) {
+        session_.for_each_call(extents, [&](const ops::OpCall& call) { backend_.tune(call); });
+      }
     }
     algorithms_ = ranks_.exchange(ranks_.rank() == 0 ? backend_.algorithms() : "")[0];
     if (ranks_.rank() != 0) backend_.use_algorithms(algorithms_);
@@ -287,7 +295,26 @@ class Run {
     for (const plan::MemoryRow& row : plan::memory_table(session_.plan())) {
       rows.push_back({row.owner, row.bytes, std::string(device::name_of(row.space))});
     }
+    if (const int64_t besides = backend_.memory().expected_besides; besides > 0) {
+      rows.push_back({"context and libraries", besides,
+                      std::string(device::name_of(device::Space::device))});
+    }
     say(metrics::memory_table("Planned memory of rank 0", rows));
+  }
+
+  /// What a GPU holds beside the arenas, once a step has run; nothing may be added later.
+  void see_memory() {
+    const device::MemoryUse use = backend_.memory();
+    if (use.total == 0) return;
+    if (besides_ == 0) {
+      besides_ = use.besides();
+      say(fmt::format("GPU memory: {} of arenas, as planned; {} of context and libraries, {} expected",
+                      human_bytes(use.arenas), human_bytes(besides_),
+                      human_bytes(use.expected_besides)));
+    } else if (use.besides() > besides_) {
+      say(fmt::format("warning: context and libraries grew by {} after the first step",
+                      human_bytes(use.besides() - besides_)));
+    }
   }
 
   /// One line from rank 0.
@@ -321,6 +348,7 @@ class Run {
     record.ends_epoch = pace_.ends_epoch(record.step);
     last_end_ = end;
     reporter_->step(record);
+    if (besides_ == 0) see_memory();
     running_.step = -1;
     const double skips = value(control_, Control::consecutive_skips);
     if (skips >= static_cast<double>(config_.max_consecutive_skips)) {
@@ -404,6 +432,7 @@ class Run {
     settle();
     if (config_.load_best_model_at_end) load_best();
     if (config_.do_eval && evaluated_step_ != steps_done()) evaluate();
+    see_memory();
     export_model(session_, ranks_, config_.model_name_or_path, config_.output_dir);
     if (config_.save_strategy != SaveStrategy::no) tidy();
     reporter_->finish();
@@ -443,12 +472,14 @@ class Run {
   Json run_description_;
   std::string algorithms_;
   uint64_t program_hash_ = 0;
+  StepTrace trace_;
   Session session_;
   std::optional<metrics::Reporter> reporter_;
   int64_t first_step_ = 0;
   Json saved_state_;  // trainer_state.json of the checkpoint, on rank 0
   std::optional<metrics::BestModel> best_;
   int64_t evaluated_step_ = -1;  // whose model was evaluated last
+  int64_t besides_ = 0;          // bytes, after the first step
   Running running_;
   ControlValues control_{};
   std::chrono::steady_clock::time_point last_end_;  // of a step, or of what came after it

@@ -4,6 +4,7 @@
 #include <array>
 #include <string_view>
 
+#include "base/parallel.h"
 #include "model/init.h"
 
 namespace trireme::train {
@@ -13,7 +14,10 @@ void FreshSource::read(const model::Parameter& parameter, plan::Plane plane, con
   if (plane == plan::Plane::master) {
     read_master(parameter, box, out);
   } else {
-    std::fill_n(out, box.size(), 0.0f);
+    constexpr int64_t kGrain = int64_t{1} << 20;
+    split_over_threads(box.size(), kGrain, [out](int64_t begin, int64_t end) {
+      std::fill(out + begin, out + end, 0.0f);
+    });
   }
 }
 

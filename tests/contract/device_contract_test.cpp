@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <barrier>
 #include <cstring>
 #include <numeric>
 #include <span>
@@ -147,11 +148,35 @@ TEST(DeviceContract, TheFirstErrorIsThrownByTheNextWaitAndTheRestIsDropped) {
   EXPECT_EQ(sum, 0);
 }
 
+/// Ranks that are threads of one process wait for each other here: the driver may make a thread that
+/// allocates or frees wait for the work of every GPU, and so for a collective that waits for it.
+/// Who fails does not keep the others.
+class Meeting {
+ public:
+  explicit Meeting(int ranks) : barrier_(ranks) {}
+  void wait() { barrier_.arrive_and_wait(); }
+  void leave() { barrier_.arrive_and_drop(); }
+
+ private:
+  std::barrier<> barrier_;
+};
+
+class MeetingGuest {
+ public:
+  explicit MeetingGuest(Meeting& meeting) : meeting_(meeting) {}
+  ~MeetingGuest() { meeting_.leave(); }
+
+ private:
+  Meeting& meeting_;
+};
+
 /// A world of ranks, each with its device, memory and group of everyone.
 template <typename Body>
 void each_rank(int size, const Body& body) {
   TestWorld world(size);
+  Meeting meeting(size);
   on_ranks(size, [&](int rank) {
+    const MeetingGuest guest(meeting);
     const auto backend = world.open(rank);
     std::vector<int> all(static_cast<size_t>(size));
     std::iota(all.begin(), all.end(), 0);
@@ -169,7 +194,9 @@ void each_rank(int size, const Body& body) {
       backend->device().launch(StreamKind::comm_dp, call);
       backend->device().drain();
     };
+    meeting.wait();
     body(rank, memory, run);
+    meeting.wait();
   });
 }
 
@@ -344,13 +371,16 @@ TEST(DeviceCollectives, SendsMeetReceives) {
 TEST(DeviceCollectives, AFailedRankFreesTheOthers) {
   if (max_ranks() < 2) GTEST_SKIP() << "needs two ranks";
   TestWorld world(2);
+  Meeting meeting(2);
   std::vector<std::string> words(2);
   on_ranks(2, [&](int rank) {
+    const MeetingGuest guest(meeting);
     const auto backend = world.open(rank);
     Device& device = backend->device();
     const int group = backend->communicator().add_group({0, 1});
     Memory memory(device);
     float* values = memory.put(numbers<float>(100, rank, 8));
+    meeting.wait();
     const CommPiece pieces[] = {{values, values, 100}};
     CommCall call;
     call.kind = CommKind::all_reduce;

@@ -153,7 +153,7 @@ TEST_P(Invariance, ThreadsOfAttention) {
 TEST_P(Invariance, ThreadsOfRowsAndXent) {
   const Tensor x = random(97, 509);
   const Tensor gain = random(1, 509);
-  const Tensor logits = random_f32(97, 509, 5.0);
+  const Tensor logits = random(97, 509, 5.0);
   const Ints targets = random_ints(97, 509);
   expect_same_for_any_threads([&](Backend& on) {
     CallUnderTest call = build(on, ops::OpKind::rms_norm);
@@ -167,15 +167,16 @@ TEST_P(Invariance, ThreadsOfRowsAndXent) {
   expect_same_for_any_threads([&](Backend& on) {
     CallUnderTest call = build(on, ops::OpKind::xent_stats);
     call.output(97, 3, DType::f32);
-    call.input(logits, DType::f32);
+    call.input(logits, t());
     call.input(targets);
     return call;
   });
 }
 
 /// A row of a product has the same bits whatever the number of rows beside it. Micro-batches are
-/// padded to multiples of 16 tokens; with tile registers (AMX) fewer rows take another kernel.
+/// padded to multiples of 16 tokens; with tile registers (AMX) fewer rows take another kernel, and cuBLASLt chooses by their number.
 TEST_P(Invariance, RowsOfProducts) {
+  if (GetParam().name.starts_with("cuda")) GTEST_SKIP() << "a promise of the CPU";
   const Tensor x = random(256, 200);
   const Tensor weight = random(150, 200);
   const auto product = [&](int64_t rows, DType output) {

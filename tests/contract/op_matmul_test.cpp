@@ -8,7 +8,8 @@ struct Shape {
   int64_t tokens, inputs, outputs;
 };
 constexpr Shape kShapes[] = {{0, 16, 8},  {1, 16, 8},    {5, 33, 50},  {33, 128, 509},
-                             {64, 64, 1}, {128, 1, 192}, {17, 48, 48}, {48, 200, 100}};
+                             {64, 64, 1}, {128, 1, 192}, {17, 48, 48}, {48, 200, 100},
+                             {64, 128, 256}};
 
 TEST_P(Ops, Linear) {
   for (const Shape& s : kShapes) {
@@ -18,7 +19,7 @@ TEST_P(Ops, Linear) {
         const Tensor weight = random(s.outputs, s.inputs);
         const Tensor bias = with_bias ? random(1, s.outputs) : Tensor();
         CallUnderTest call(backend(), ops::OpKind::linear, t());
-        call.output(s.tokens, s.outputs, output, 3);
+        call.output(s.tokens, s.outputs, output, s.outputs % 8 == 0 ? 8 : 3);
         call.input(x, t(), 8);
         call.input(weight, t());
         if (with_bias) {
@@ -28,6 +29,42 @@ TEST_P(Ops, Linear) {
         }
         call.run();
         expect_close(call.read(0), linear(x, weight, bias), limit(OpClass::product, output));
+      }
+    }
+  }
+}
+
+TEST_P(Ops, LinearWithResidual) {
+  for (const Shape& s : kShapes) {
+    for (const bool with_bias : {false, true}) {
+      for (const bool in_place : {false, true}) {
+        const DType output = s.tokens % 2 == 0 ? t() : DType::f32;
+        const Tensor x = random(s.tokens, s.inputs);
+        const Tensor weight = random(s.outputs, s.inputs);
+        const Tensor bias = with_bias ? random(1, s.outputs) : Tensor();
+        const Tensor residual = random(s.tokens, s.outputs, 5.0);
+        const int64_t extra = s.outputs % 8 == 0 ? 8 : 2;
+        CallUnderTest call(backend(), ops::OpKind::linear, t());
+        if (in_place) {
+          call.update(residual, output, extra);
+        } else {
+          call.output(s.tokens, s.outputs, output, extra);
+        }
+        call.input(x, t());
+        call.input(weight, t());
+        if (with_bias) {
+          call.input(bias, t());
+        } else {
+          call.absent();
+        }
+        if (in_place) {
+          call.alias(0);
+        } else {
+          call.input(residual, output, 2 * extra);
+        }
+        call.run();
+        expect_close(call.read(0), plus(residual, linear(x, weight, bias)),
+                     (output == DType::bf16 ? 2 : 1) * limit(OpClass::product, output));
       }
     }
   }

@@ -305,17 +305,25 @@ TEST_P(Ops, SwigluInputGrad) {
       const Tensor want = swiglu_input_grad(d_out, gate_up);
       CallUnderTest apart(backend(), ops::OpKind::swiglu_input_grad, t());
       apart.output(rows, 2 * ffn, t());
+      apart.absent();
       apart.input(d_out, t());
       apart.input(gate_up, t());
       apart.run();
       expect_close(apart.read(0), want, limit(OpClass::softmax, t()));
 
+      CallUnderTest forward(backend(), ops::OpKind::swiglu, t());
+      forward.output(rows, ffn, t());
+      forward.input(gate_up, t());
+      forward.run();
+
       CallUnderTest in_place(backend(), ops::OpKind::swiglu_input_grad, t());
       in_place.update(gate_up, t());
-      in_place.input(d_out, t());
+      in_place.update(d_out, t());
+      in_place.alias(1);
       in_place.alias(0);
       in_place.run();
       EXPECT_EQ(in_place.bytes(0), apart.bytes(0));
+      EXPECT_EQ(in_place.bytes(1), forward.bytes(0));
     }
   }
 }

@@ -207,6 +207,9 @@ std::vector<Effect> layout_effects() {
   return {
       {"bf16", "true", program()},
       {"torch_dtype", "bfloat16", program()},
+      {"deterministic", "false", says("deterministic = false has no effect")},
+      {"full_determinism", "true",
+       says("contradicts --full_determinism true", {{"deterministic", "false"}})},
       {"device", "cuda", silences("Device = CPU")},
       {"use_cpu", "true", says("contradicts --use_cpu true", {{"device", "cuda"}})},
       {"tensor_parallel_size", "2", program({{"world_size", "4"}})},
@@ -272,6 +275,7 @@ std::vector<Effect> output_effects() {
       {"monitor_tensorboard_dir", "HERE/monitor", writes("monitor")},
       {"monitor_csv_dir", "HERE/tables", writes("tables/Train_Samples_lr.csv")},
       {"disable_tqdm", "true", see_no_bar},
+      {"profile_steps", "1:1", files()},
       {"debug_poison", "true", see_poison},
       {"debug_comm_delay_ms", "30", see_slow_steps},
   };

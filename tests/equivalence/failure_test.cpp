@@ -97,7 +97,7 @@ TEST(Failures, DuringSteps) {
   for (int i = 0; i < 20; ++i) {
     RigOptions options = options_of(2 + i % 3, i % 4);
     options.wrap = [&](int rank, device::Device& device) {
-      return std::make_unique<FailingDevice>(device, rank == 1 ? 1 + 17 * i : -1);
+      return std::make_unique<FailingDevice>(device, rank == 1 ? 1 + 15 * i : -1);
     };
     expect_words(error_of(options));
   }

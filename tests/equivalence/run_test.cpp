@@ -3,7 +3,9 @@
 
 #include <fstream>
 #include <limits>
+#include <set>
 
+#include "base/json.h"
 #include "checkpoint/hf_export.h"
 #include "exec/executor.h"
 #include "support/backends.h"
@@ -12,6 +14,7 @@
 #include "support/source_folder.h"
 #include "support/temp_folder.h"
 #include "train/state_sources.h"
+#include "train/step_trace.h"
 
 namespace trireme::testing {
 namespace {
@@ -124,6 +127,57 @@ TEST(Run, SaysOnceWhatTheBackendHasToSay) {
   const size_t first = said.find("note: the sky is blue\n");
   EXPECT_NE(first, std::string::npos) << said;
   EXPECT_EQ(said.find("the sky is blue", first + 20), std::string::npos) << said;
+}
+
+/// `--profile_steps`: the streams of those steps by the program's names, and nothing else changes.
+TEST(Run, TracesTheStepsItIsAskedFor) {
+  const int ranks = std::min(2, max_ranks());
+  const test::TempFolder temporary;
+  std::vector<std::string> losses;
+  for (const std::string range : {"none", "2:3"}) {
+    std::vector<std::string> args = arguments(golden(), temporary / range, 4);
+    args.insert(args.end(), {"--profile_steps", range});
+    for (const std::string& error : run_in_process(args, ranks)) ASSERT_EQ(error, "");
+    std::ifstream metrics(temporary / range / "metrics.jsonl");
+    std::string text;
+    for (std::string line; std::getline(metrics, line);) {
+      text += line.substr(0, line.find("\"tokens_per_second\"")) + "\n";
+    }
+    losses.push_back(text);
+  }
+  EXPECT_EQ(losses[0], losses[1]);
+  EXPECT_FALSE(std::filesystem::exists(temporary / "none" / train::StepTrace::file_name(0)));
+  for (int rank = 0; rank < ranks; ++rank) {
+    std::ifstream file(temporary / "2:3" / train::StepTrace::file_name(rank));
+    const Json trace = Json::parse(file);
+    std::set<std::string> names, tracks;
+    std::set<int64_t> steps;
+    for (const Json& event : trace.at("traceEvents")) {
+      EXPECT_EQ(event.at("pid"), rank);
+      if (event.at("ph") == "X") {
+        names.insert(event.at("name"));
+        steps.insert(event.at("args").at("run").get<int64_t>());
+      } else if (event.at("name") == "thread_name") {
+        tracks.insert(event.at("args").at("name"));
+      }
+    }
+    EXPECT_EQ(steps, (std::set<int64_t>{1, 2}));
+    for (const char* name : {"forward block.0", "backward block.1", "linear", "adamw"}) {
+      EXPECT_TRUE(names.contains(name)) << name;
+    }
+    EXPECT_TRUE(tracks.contains("compute"));
+    EXPECT_TRUE(tracks.contains("copy_in"));
+    EXPECT_EQ(tracks.contains("comm.dp"), ranks > 1);
+  }
+}
+
+TEST(Run, RefusesToTraceStepsItDoesNotHave) {
+  const test::TempFolder temporary;
+  std::vector<std::string> args = arguments(golden(), temporary / "out", 4);
+  args.insert(args.end(), {"--profile_steps", "5:6"});
+  for (const std::string& error : run_in_process(args, 1)) {
+    EXPECT_EQ(error, "profile_steps = 5:6: this run has 4 steps");
+  }
 }
 
 /// A weight that is no number makes every gradient one: nothing is trained, and the run ends.

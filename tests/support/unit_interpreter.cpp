@@ -78,7 +78,7 @@ class NodeRun {
       case OpKind::swiglu:
         return put(0, contract::swiglu(in(1)));
       case OpKind::swiglu_input_grad:
-        return put(0, contract::swiglu_input_grad(in(1), in(2)));
+        return put(0, contract::swiglu_input_grad(in(2), in(3)));
       case OpKind::add:
         return put(0, present(2) ? contract::plus(in(1), in(2)) : in(1));
       case OpKind::xent_stats:

@@ -136,6 +136,7 @@ inline std::string misspelt(std::string_view name) {
 inline Json good_value(const Option& row) {
   if (row.name == "recompute") return "ffn:2,norms";
   if (row.name == "pipeline_layers") return "4,5,5,4";
+  if (row.name == "profile_steps") return "2:5";
   if (row.name == "deepspeed") return R"({"gradient_clipping": 0.5})";
   if (row.name == "fsdp_config") return R"({"state_dict_type": "FULL_STATE_DICT"})";
   if (row.name == "parallelism_config") return R"({"tp_size": 1})";
@@ -143,7 +144,7 @@ inline Json good_value(const Option& row) {
   if (row.name == "fsdp") return "auto_wrap";
   if (row.name == "lr_scheduler_kwargs") return Json{{"num_cycles", 2.0}};
   if (row.name == "warmup_ratio") return 0.25;
-  if (row.name == "use_cpu") return true;
+  if (row.name == "use_cpu" || row.name == "full_determinism") return true;
   if (row.name == "torch_dtype") return "bfloat16";
   if (row.name == "save_strategy") return "best";
   switch (row.rule.kind) {
@@ -178,6 +179,7 @@ inline Json good_value(const Option& row) {
 inline std::string bad_value(const Option& row) {
   if (row.name == "recompute") return "blocks";
   if (row.name == "pipeline_layers") return "4,,5";
+  if (row.name == "profile_steps") return "5:2";
   switch (row.rule.kind) {
     case Kind::boolean:
       return "maybe";

@@ -56,6 +56,8 @@ TEST_F(Trace, NamesWorkAndNestsOperationsInEntries) {
     EXPECT_EQ(spans[i].name, "zero");
     EXPECT_TRUE(spans[i].inner);
     EXPECT_EQ(spans[i].amount, 1024);
+    EXPECT_EQ(spans[i].cols, 1024);
+    EXPECT_EQ(spans[i].bytes, 4.0 * (1 << 20));
     EXPECT_GE(spans[i].start, spans[0].start);
     EXPECT_LE(spans[i].end, spans[0].end);
     EXPECT_GT(spans[i].end, spans[i].start);

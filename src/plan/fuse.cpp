@@ -1,0 +1,132 @@
+#include "plan/fuse.h"
+
+#include <algorithm>
+
+namespace trireme::plan {
+
+namespace {
+
+using model::LawRule;
+using model::Node;
+using model::NodeKind;
+using model::Part;
+using model::Ref;
+using ops::OpKind;
+
+bool is(const Node& node, OpKind op) { return node.kind == NodeKind::op && node.op == op; }
+
+bool touches(const Node& node, const Ref& ref) {
+  return ref.kind != Ref::Kind::none &&
+         std::find(node.args.begin(), node.args.end(), ref) != node.args.end();
+}
+
+bool writes(const Node& node, const Ref& ref) {
+  if (ref.kind == Ref::Kind::none) return false;
+  const auto operands = model::operands_of(node);
+  for (size_t i = 0; i < node.args.size(); ++i) {
+    if (node.args[i] == ref && operands[i].access != ops::Access::read) return true;
+  }
+  return false;
+}
+
+class Fuser {
+ public:
+  Fuser(std::vector<Node>& nodes, std::vector<bool>& recomputed, const std::vector<bool>& kept)
+      : nodes_(nodes), recomputed_(recomputed), kept_(kept) {}
+
+  void run() {
+    for (size_t i = 0; i + 1 < nodes_.size(); ++i) {
+      fuse_residual(i);
+      fuse_activation(i);
+    }
+  }
+
+ private:
+  bool leaves(const Ref& value) const { return kept_[static_cast<size_t>(value.id)]; }
+
+  std::vector<size_t> users(const Ref& value) const {
+    std::vector<size_t> found;
+    for (size_t i = 0; i < nodes_.size(); ++i) {
+      if (touches(nodes_[i], value)) found.push_back(i);
+    }
+    return found;
+  }
+
+  void fuse_residual(size_t i) {
+    if (!is(nodes_[i], OpKind::linear) || !is(nodes_[i + 1], OpKind::add)) return;
+    const Node& sum = nodes_[i + 1];
+    const Ref product = nodes_[i].args[0];
+    const Ref other = sum.args[1] == product ? sum.args[2] : sum.args[1];
+    if (sum.law != LawRule::set || !touches(sum, product) || other == product ||
+        other.kind != Ref::Kind::value || nodes_[i].args[4].kind != Ref::Kind::none || sum.args[0] == product || leaves(product) ||
+        nodes_[i].chunked != sum.chunked || users(product).size() != 2) {
+      return;
+    }
+    Node fused = nodes_[i];
+    fused.args[0] = sum.args[0];
+    fused.args[4] = other;
+    nodes_[i] = std::move(fused);
+    erase(i + 1);
+  }
+
+  /// Whether node `i` may run after node `last` as well as in its place.
+  bool can_follow(size_t i, size_t last) const {
+    if (nodes_[i].part != Part::weight_gradient) return false;
+    for (size_t between = i + 1; between <= last; ++between) {
+      for (const Ref& ref : nodes_[i].args) {
+        const bool overtakes = writes(nodes_[i], ref) && touches(nodes_[between], ref);
+        if (overtakes || writes(nodes_[between], ref)) return false;
+      }
+    }
+    return true;
+  }
+
+  void fuse_activation(size_t i) {
+    if (!is(nodes_[i], OpKind::swiglu) || !recomputed_[i]) return;
+    const Ref result = nodes_[i].args[0];
+    const Ref operand = nodes_[i].args[1];
+    size_t gradient = i + 1;
+    while (gradient < nodes_.size() && !(is(nodes_[gradient], OpKind::swiglu_input_grad) &&
+                                         nodes_[gradient].args[3] == operand)) {
+      ++gradient;
+    }
+    if (gradient == nodes_.size()) return;
+    std::vector<size_t> moved;
+    for (const size_t user : users(result)) {
+      if (user == i || user > gradient) continue;
+      if (user < i || !can_follow(user, gradient)) return;
+      moved.push_back(user);
+    }
+    nodes_[gradient].args[1] = result;
+    // From the last to the first, so that they keep their order behind the gradient.
+    for (auto user = moved.rbegin(); user != moved.rend(); ++user) {
+      move_behind(nodes_, *user, gradient);
+      move_behind(recomputed_, *user, gradient);
+      --gradient;
+    }
+    erase(i);
+  }
+
+  template <typename Values>
+  static void move_behind(Values& values, size_t from, size_t last) {
+    const auto at = values.begin() + static_cast<ptrdiff_t>(from);
+    std::rotate(at, at + 1, values.begin() + static_cast<ptrdiff_t>(last) + 1);
+  }
+
+  void erase(size_t i) {
+    nodes_.erase(nodes_.begin() + static_cast<ptrdiff_t>(i));
+    recomputed_.erase(recomputed_.begin() + static_cast<ptrdiff_t>(i));
+  }
+
+  std::vector<Node>& nodes_;
+  std::vector<bool>& recomputed_;
+  const std::vector<bool>& kept_;
+};
+
+}  // namespace
+
+void fuse(std::vector<Node>& nodes, std::vector<bool>& recomputed, const std::vector<bool>& kept) {
+  Fuser(nodes, recomputed, kept).run();
+}
+
+}  // namespace trireme::plan

@@ -1,0 +1,84 @@
+// Which operations of a block become one, and that fewer buffers are needed for it.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "cpu/op_table.h"
+#include "plan/phase.h"
+#include "support/rig.h"
+
+namespace trireme::plan {
+namespace {
+
+using ops::OpKind;
+
+model::ModelGraph model_of_one_rank() {
+  model::ModelGraph model = testing::tiny_model();
+  for (model::UnitGraph& kind : model.kinds) kind = model::without_boundaries(kind);
+  return model;
+}
+
+UnitPhases block(model::Recompute level) {
+  static const model::ModelGraph model = model_of_one_rank();
+  static const cpu::OpSizing sizing(1);
+  PhaseRequest request;
+  request.model = &model;
+  request.kind = model.units[1].kind;
+  request.trainable.assign(model.kinds[static_cast<size_t>(request.kind)].slots.size(), true);
+  request.level = level;
+  request.compute = DType::bf16;
+  request.capacity = {64, 2, 32};
+  request.chunk = 64;
+  request.sizing = &sizing;
+  return build_phases(request);
+}
+
+std::vector<const Instruction*> all(const Phase& phase, OpKind op) {
+  std::vector<const Instruction*> found;
+  for (const Instruction& instruction : phase.instructions) {
+    if (instruction.op == op) found.push_back(&instruction);
+  }
+  return found;
+}
+
+TEST(Fuse, ResidualsAreAddedByTheProducts) {
+  const UnitPhases phases = block(model::Recompute::none);
+  for (const Phase* phase : {&phases.forward, &phases.evaluate}) {
+    EXPECT_TRUE(all(*phase, OpKind::add).empty()) << phase->name;
+    const auto products = all(*phase, OpKind::linear);
+    ASSERT_EQ(products.size(), 4u);
+    for (size_t i = 0; i < products.size(); ++i) {
+      const bool residual = products[i]->args[4].bound != Bound::none;
+      EXPECT_EQ(residual, i == 1 || i == 3) << phase->name << ", product " << i;
+    }
+  }
+}
+
+TEST(Fuse, TheActivationComesBackWithItsGradient) {
+  const UnitPhases kept = block(model::Recompute::none);
+  ASSERT_EQ(all(kept.backward, OpKind::swiglu_input_grad).size(), 1u);
+  EXPECT_EQ(all(kept.backward, OpKind::swiglu_input_grad)[0]->args[1].bound, Bound::none);
+
+  for (const auto level : {model::Recompute::activation, model::Recompute::ffn,
+                           model::Recompute::block}) {
+    const UnitPhases phases = block(level);
+    EXPECT_TRUE(all(phases.backward, OpKind::swiglu).empty());
+    const auto gradients = all(phases.backward, OpKind::swiglu_input_grad);
+    ASSERT_EQ(gradients.size(), 1u);
+    const Operand& again = gradients[0]->args[1];
+    EXPECT_EQ(again.bound, Bound::frame);
+    // In the place of its own gradient, which is read for the last time.
+    EXPECT_EQ(again.offset, gradients[0]->args[2].offset);
+    const auto& instructions = phases.backward.instructions;
+    const auto reader = std::find_if(
+        instructions.begin(), instructions.end(), [&](const Instruction& instruction) {
+          return instruction.op == OpKind::linear_weight_grad &&
+                 instruction.args[2].name == again.name;
+        });
+    ASSERT_NE(reader, instructions.end());
+    EXPECT_GT(&*reader, gradients[0]);
+  }
+}
+
+}  // namespace
+}  // namespace trireme::plan
