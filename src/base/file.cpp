@@ -143,7 +143,13 @@ void replace_file(const std::filesystem::path& path, std::string_view text) {
   std::filesystem::path temporary = path;
   temporary += ".tmp";
   remove_tree(temporary);
-  write_new_file(temporary, text);
+  try {
+    write_new_file(temporary, text);
+  } catch (const DeviceError&) {
+    std::error_code ignored;
+    std::filesystem::remove(temporary, ignored);
+    throw;
+  }
   rename_path(temporary, path);
   sync_folder(path.has_parent_path() ? path.parent_path() : ".");
 }

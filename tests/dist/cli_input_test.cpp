@@ -67,7 +67,8 @@ TEST_F(BadInput, ADeepspeedFileRunsWhereItsSizesFitAndItsKeysAreBuilt) {
   const Words words = command("train", flags);
   expect_refused(work_.run(launched(2, words)),
                  {"x 2 data ranks = 32: set train_batch_size to 32, or gradient_accumulation_steps "
-                  "to 32, or per_device_train_batch_size to 8, or run on 8 data ranks"});
+                  "to 32, or per_device_train_batch_size to 8, or run on 8 data ranks"},
+                 2);
   const Outcome outcome = work_.run(launched(8, words));
   EXPECT_EQ(outcome.code, 0) << outcome.text();
   EXPECT_TRUE(has(outcome.out, "ZeRO stage = 3")) << outcome.out;

@@ -110,27 +110,8 @@ TEST_F(Outputs, SaveStrategyBestSavesEachNewBestModel) {
 TEST_F(Outputs, TheLogsOfAResumedRunAreThoseOfAnUnbrokenOne) {
   const Flags more = {{"save_strategy", "steps"}, {"save_steps", "6"}};
   train_well(more);
-  const auto without_times = [](Json line) {
-    for (const char* name : {"eval_runtime", "eval_samples_per_second", "eval_steps_per_second",
-                             "train_runtime", "train_samples_per_second", "train_steps_per_second",
-                             "elapsed_time", "remaining_time", "throughput"}) {
-      line.erase(name);
-    }
-    return line;
-  };
-  const auto history = [&] {
-    const Json state = read("trainer_state.json");
-    std::vector<Json> lines;
-    for (const Json& line : state.at("log_history")) lines.push_back(without_times(line));
-    return lines;
-  };
-  const auto trainer_log = [&] {
-    std::vector<Json> lines;
-    for (const Json& line : read_metrics(out("trainer_log.jsonl"))) {
-      lines.push_back(without_times(line));
-    }
-    return lines;
-  };
+  const auto history = [&] { return without_clock(read("trainer_state.json")).at("log_history"); };
+  const auto trainer_log = [&] { return read_metrics(out("trainer_log.jsonl")); };
   const auto unbroken = history();
   const auto unbroken_log = trainer_log();
   ASSERT_EQ(unbroken.size(), 3U + 6U + 1U) << "lines, evaluations, the summary";

@@ -59,16 +59,26 @@ void write_text(const fs::path& file, const std::string& text) {
   EXPECT_TRUE(stream.flush()) << file;
 }
 
+Json without_clock(Json json) {
+  if (json.is_object()) {
+    for (const char* clock :
+         {"tokens_per_second", "step_seconds", "eval_runtime", "eval_samples_per_second",
+          "eval_steps_per_second", "train_runtime", "train_samples_per_second",
+          "train_steps_per_second", "elapsed_time", "remaining_time", "throughput"}) {
+      json.erase(clock);
+    }
+  }
+  if (json.is_structured()) {
+    for (Json& part : json) part = without_clock(std::move(part));
+  }
+  return json;
+}
+
 std::vector<Json> read_metrics(const fs::path& file) {
   std::vector<Json> lines;
   std::istringstream stream(read_bytes(file));
   for (std::string text; std::getline(stream, text);) {
-    Json line = Json::parse(text);
-    for (const char* clock : {"tokens_per_second", "step_seconds", "eval_runtime",
-                              "eval_samples_per_second", "eval_steps_per_second"}) {
-      line.erase(clock);
-    }
-    lines.push_back(std::move(line));
+    lines.push_back(without_clock(Json::parse(text)));
   }
   return lines;
 }

@@ -39,7 +39,9 @@ int count(const std::string& text, const std::string& part);
 std::string read_bytes(const std::filesystem::path& file);
 void write_text(const std::filesystem::path& file, const std::string& text);
 
-/// The lines of a metrics.jsonl without what the clock wrote.
+/// JSON of a run without what the clock wrote, at any depth.
+Json without_clock(Json json);
+/// The lines of a metrics.jsonl, or another log, without what the clock wrote.
 std::vector<Json> read_metrics(const std::filesystem::path& file);
 
 struct ModelSpec {

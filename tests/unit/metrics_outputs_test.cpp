@@ -88,13 +88,7 @@ RunFacts facts(int64_t resumed_step = 0) {
           .flops_per_token = 1000};
 }
 
-TEST(TrainerState, IsWhatHuggingFaceWrites) {
-  const TempFolder folder;
-  TrainerState state(folder.path(), {.logging_steps = 2, .eval_steps = 4, .save_steps = 4}, Json());
-  state.begin(facts());
-  tell(state, 1, 4);
-  state.set_best({.step = 4, .metric = 5.5, .checkpoint = "out/checkpoint-4"});
-  EXPECT_EQ(state.text(), R"({
+constexpr const char* kStateAtStep4 = R"({
   "best_global_step": 4,
   "best_metric": 5.5,
   "best_model_checkpoint": "out/checkpoint-4",
@@ -150,7 +144,15 @@ TEST(TrainerState, IsWhatHuggingFaceWrites) {
   "trial_name": null,
   "trial_params": null
 }
-)");
+)";
+
+TEST(TrainerState, IsWhatHuggingFaceWrites) {
+  const TempFolder folder;
+  TrainerState state(folder.path(), {.logging_steps = 2, .eval_steps = 4, .save_steps = 4}, Json());
+  state.begin(facts());
+  tell(state, 1, 4);
+  state.set_best({.step = 4, .metric = 5.5, .checkpoint = "out/checkpoint-4"});
+  EXPECT_EQ(state.text(), kStateAtStep4);
 }
 
 TEST(TrainerState, GoesOnAfterAResumeAsIfThereHadBeenNone) {
