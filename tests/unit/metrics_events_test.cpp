@@ -10,6 +10,7 @@
 
 #include "metrics/deepspeed_monitor.h"
 #include "metrics/event_file.h"
+#include "metrics/log_window.h"
 #include "support/temp_folder.h"
 
 namespace trireme::metrics {
@@ -147,6 +148,12 @@ StepRecord step_record(int64_t step) {
           .step_seconds = 1};
 }
 
+/// Tells of a step as the reporter does, with a line of the log where one is due.
+void tell(EventLog& log, LogWindow& window, const StepRecord& record) {
+  if (const auto line = window.add(record)) log.log(*line);
+  log.step(record);
+}
+
 // Tests --------------------------------------------------------------------------------------
 
 TEST(EventRecords, HaveTheChecksumOfTheFormat) {
@@ -157,9 +164,10 @@ TEST(EventRecords, HaveTheChecksumOfTheFormat) {
 
 TEST(EventLogs, HoldHuggingFaceTags) {
   const TempFolder folder;
-  EventLog log({.folder = folder.path(), .logging_steps = 2, .arguments = "{\"seed\": 42}"});
+  EventLog log({.folder = folder.path(), .arguments = "{\"seed\": 42}"});
+  LogWindow window({.steps = 2});
   log.begin({});
-  for (int64_t step = 1; step <= 4; ++step) log.step(step_record(step));
+  for (int64_t step = 1; step <= 4; ++step) tell(log, window, step_record(step));
   log.evaluation({.step = 4, .epoch = 1, .loss = 6.5, .seconds = 2, .samples = 10, .batches = 4});
   log.finish({.seconds = 4,
               .samples_per_second = 8,
@@ -192,11 +200,12 @@ TEST(EventLogs, HoldHuggingFaceTags) {
 TEST(EventLogs, OfAResumedRunMakeVoidWhatCameAfterItsCheckpoint) {
   const TempFolder folder;
   for (const int64_t resumed : {0, 2}) {
-    EventLog log({.folder = folder.path(), .logging_steps = 1, .resumed_step = resumed});
+    EventLog log({.folder = folder.path(), .resumed_step = resumed});
+    LogWindow window({.steps = 1});
     for (int64_t step = resumed + 1; step <= 3; ++step) {
       StepRecord record = step_record(step);
       if (resumed > 0) record.grad_norm = 2;
-      log.step(record);
+      tell(log, window, record);
     }
     log.sync();
   }
