@@ -193,7 +193,7 @@ TEST_F(Resume, AFullDiskEndsTheRunAndLeavesWhatWasSaved) {
               has(outcome.err, " left, the checkpoint needs "))
       << outcome.err;
   EXPECT_EQ(count(outcome.err, "\n"), 1) << outcome.err;
-  EXPECT_FALSE(has(outcome.out, ".tmp")) << outcome.out;
+  EXPECT_FALSE(has(outcome.out, ".tmp\n")) << outcome.out;
 }
 
 }  // namespace

@@ -178,7 +178,7 @@ TEST_F(Verbs, PlanDrawsThePipeline) {
   const Outcome outcome = work_.run(command("plan", flags));
   ASSERT_EQ(outcome.code, 0) << outcome.text();
   EXPECT_TRUE(has(outcome.out, "Pipeline zero_bubble: 2 stages, 3 micro-batches")) << outcome.out;
-  for (const char* part : {"\n    0 F0", "\n    1 ....", "W2", "embed", "- head", "by the formula"}) {
+  for (const char* part : {"\n    0 F0", "\n    1 ...", "W2", "embed", "- head", "by the formula"}) {
     EXPECT_TRUE(has(outcome.out, part)) << part << outcome.out;
   }
   const std::string svg = read_bytes(work_ / "pipeline.svg");
