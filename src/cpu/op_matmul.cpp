@@ -307,7 +307,7 @@ void copy_residual(const ops::OpCall& call, OpContext& context) {
 void matmul(const ops::OpCall& call, OpContext& context) {
   const MatmulCall m = as_matmul(call);
   if (m.product.m == 0 || m.product.n == 0) return;
-  if (has_residual(call) && call.args[4].data != m.c.data) copy_residual(call, context);
+  if (has_residual(call)) copy_residual(call, context);
   if (m.product.k == 0) {
     if (!m.product.accumulate) zero_matrix(m.c, context);
     return;

@@ -5,18 +5,18 @@ namespace trireme::cuda {
 namespace {
 
 constexpr double kTera = 1e12;
-constexpr double kProductRate = 690 * kTera;
+constexpr double kProductRate = 680 * kTera;
 
-/// FLOP/s of cuDNN 9.19 on an H200, causal.
+/// FLOP/s of cuDNN 9.19 within steps of an H200 at its power limit, causal.
 struct AttentionRates {
   double forward, gradient, repeating_gradient;
 };
 
 AttentionRates rates_of(int64_t head_dim, int64_t longest) {
   constexpr int64_t kLong = 16384;
-  if (head_dim < 128) return {440 * kTera, 380 * kTera, 317 * kTera};
-  if (longest >= kLong) return {620 * kTera, 540 * kTera, 474 * kTera};
-  return {600 * kTera, 490 * kTera, 450 * kTera};
+  if (head_dim < 128) return {365 * kTera, 310 * kTera, 240 * kTera};
+  if (longest >= kLong) return {540 * kTera, 460 * kTera, 400 * kTera};
+  return {450 * kTera, 365 * kTera, 285 * kTera};
 }
 
 }  // namespace

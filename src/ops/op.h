@@ -59,8 +59,8 @@ enum class OpKind : uint8_t {
   qk_norm_weight_grad,
 
   // y(tokens, out):T|f32 = x(tokens, in):T · weight(out, in):T ^T + bias(1, out):T (optional)
-  // + residual (as y, optional). y may be f32 under bf16 (logits), or the residual itself. Sums in
-  // f32; a bf16 product may be rounded before the residual is added. Args y, x, weight, bias,
+  // + residual (as y, optional, elsewhere). y may be f32 under bf16 (logits). Sums in f32; a bf16
+  // product may be rounded before the residual is added. Args y, x, weight, bias,
   // residual.
   linear,
   // dx(tokens, in):T law = dy(tokens, out):T · weight(out, in):T.

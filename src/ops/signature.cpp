@@ -50,7 +50,7 @@ constexpr std::array<Row, kNumOps> kRows = {{
         in("qkv"), in("gain")),
     row(OpKind::qk_norm_weight_grad, "qk_norm_weight_grad", kNoAlias, law("d_gain"), in("d_y"),
         in("qkv")),
-    row(OpKind::linear, "linear", {4, -1}, out("y"), in("x"), in("weight"), optional(in("bias")),
+    row(OpKind::linear, "linear", kNoAlias, out("y"), in("x"), in("weight"), optional(in("bias")),
         optional(in("residual"))),
     row(OpKind::linear_input_grad, "linear_input_grad", kNoAlias, law("dx"), in("dy"),
         in("weight")),
