@@ -1,4 +1,6 @@
 // `trireme plan`: what a run would take, without starting ranks or allocating anything.
+#include <fmt/ranges.h>
+
 #include <cstdio>
 #include <memory>
 
@@ -20,6 +22,7 @@
 #include "plan/plan.h"
 #include "plan/print.h"
 #include "plan/timeline_print.h"
+#include "plan/verify_stages.h"
 #include "train/run.h"
 
 namespace trireme::app {
@@ -139,6 +142,37 @@ void show_schedule(const plan::Plan& plan, const PlanFlags& flags) {
   if (!flags.schedule_svg.empty()) replace_file(flags.schedule_svg, plan::timeline_svg(view));
 }
 
+int64_t device_bytes(const plan::Plan& plan) {
+  return plan.arenas[static_cast<size_t>(device::Space::device)];
+}
+
+/// Plans every stage of the pipeline, runs them against each other, and prints what each takes.
+void show_stages(const plan::Plan& plan, plan::PlanRequest request) {
+  const int num_stages = plan.pipeline.stages;
+  if (num_stages == 1) return;
+  std::vector<plan::Plan> stages;
+  for (int stage = 0; stage < num_stages; ++stage) {
+    mesh::Coordinates at = plan.mesh.at;
+    at.pp = stage;
+    request.rank = mesh::rank_of(plan.mesh.layout, at);
+    stages.push_back(plan::make_plan(request));
+  }
+  const auto fault = plan::find_stage_fault(stages);
+  check(!fault, "{}", fault.value_or(""));
+  std::string text = "Stages (their programs meet without deadlock)\n";
+  for (const plan::Plan& stage : stages) {
+    std::vector<std::string> parts;
+    for (int c = 0; c < stage.pipeline.chunks(); ++c) {
+      const plan::UnitRange& units = stage.pipeline.units(c);
+      const auto name = [&](int unit) { return plan.model.units[static_cast<size_t>(unit)].name; };
+      parts.push_back(fmt::format("{} - {}", name(units.begin), name(units.end - 1)));
+    }
+    text += fmt::format("  {:>3}  {:>10}  {}\n", stage.pipeline.stage,
+                        human_bytes(device_bytes(stage)), fmt::join(parts, ", "));
+  }
+  std::fputs(text.c_str(), stdout);
+}
+
 }  // namespace
 
 int plan_verb(Arguments args) {
@@ -183,6 +217,7 @@ int plan_verb(Arguments args) {
   if (!parsed.import_table.empty()) std::fputs((parsed.import_table + "\n").c_str(), stdout);
   for (const std::string& notice : parsed.notices) std::fputs((notice + "\n").c_str(), stdout);
   print_summary(plan, flags, load, sizes.memory_besides);
+  show_stages(plan, request);
   show_schedule(plan, flags);
   if (flags.print_program) {
     for (const auto& [accumulation, program] : plan.train) {

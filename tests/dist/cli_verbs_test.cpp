@@ -181,6 +181,7 @@ TEST_F(Verbs, PlanDrawsThePipeline) {
   for (const char* part : {"\n    0 F0", "\n    1 ...", "W2", "embed", "- head", "by the formula"}) {
     EXPECT_TRUE(has(outcome.out, part)) << part << outcome.out;
   }
+  EXPECT_TRUE(has(outcome.out, "Stages (their programs meet without deadlock)\n    0  ")) << outcome.out;
   const std::string svg = read_bytes(work_ / "pipeline.svg");
   EXPECT_TRUE(has(svg, "<svg ") && has(svg, ">stage 1</text>") && has(svg, "</svg>"));
 }
