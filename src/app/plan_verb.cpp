@@ -124,8 +124,10 @@ void print_summary(const plan::Plan& plan, const PlanFlags& flags, const Load& l
                      std::string(device::name_of(device::Space::device))});
   }
   const plan::Program& program = plan.train.rbegin()->second;
-  std::string text = metrics::memory_table(
-      fmt::format("Planned memory of each of {} ranks", flags.world_size), table);
+  const std::string whose = plan.mesh.layout.pp > 1
+                                ? fmt::format("rank {} of {}", flags.rank, flags.world_size)
+                                : fmt::format("each of {} ranks", flags.world_size);
+  std::string text = metrics::memory_table("Planned memory of " + whose, table);
   text += fmt::format("Parameters: {}\n", metrics::thousands(plan.model.num_parameters()));
   text += fmt::format("Largest micro-batch: {} tokens in {} sequences, the longest {}\n",
                       load.capacity.tokens, load.capacity.sequences, load.capacity.longest);
