@@ -5,8 +5,9 @@
 #   bench/gpu.sh [BUNDLE]           BUNDLE: folder or archive made by the target `bundle`
 #
 # Environment:
-#   CASES   lines "SIZE GPUS MICRO ACCUMULATION ZERO RECOMPUTE [PEER]"; PEER: none | full (its
-#           activation checkpointing) | skip. Default: what fits the GPUs that are here.
+#   CASES   lines "SIZE GPUS MICRO ACCUMULATION ZERO RECOMPUTE [PEER [FLAGS...]]"; PEER: none | full
+#           (its activation checkpointing) | skip; FLAGS: of `trireme train`, such as
+#           --tensor_parallel_size 2. Default: what fits the GPUs that are here.
 #   STEPS   measured steps (5); WARM steps before them (3)
 #   OUT     where logs, metrics and the table go (a temporary folder)
 #   EXTRA   further flags of `trireme train`; the files of --profile_steps are kept in OUT
@@ -125,8 +126,20 @@ median_step() {
     awk '{ a[NR] = $1 } END { print a[int((NR + 1) / 2)] }'
 }
 
+# GPUs that share one copy of the model under these flags.
+gpus_a_copy() {
+  local copy=1
+  while (($# > 1)); do
+    case $1 in
+      --tensor_parallel_size | --pipeline_parallel_size) copy=$((copy * $2)) ;;
+    esac
+    shift
+  done
+  echo "$copy"
+}
+
 ours() {
-  local size=$1 num=$2 micro=$3 accumulation=$4 zero=$5 recompute=$6 name=$7
+  local size=$1 num=$2 micro=$3 accumulation=$4 zero=$5 recompute=$6 name=$7 flags=$8
   local rows=$((micro * accumulation * num > 32 ? micro * accumulation * num : 32))
   [[ -f $work/tokens-$rows.jsonl ]] || make_data "$rows"
   make_model "$size"
@@ -138,7 +151,7 @@ ours() {
     --max_seq_length "$sequence" --per_device_train_batch_size "$micro"
     --gradient_accumulation_steps "$accumulation" --max_steps $((warm + steps)) --bf16 true
     --zero_stage "$zero" --recompute "$recompute" --learning_rate 1e-5
-    --lr_scheduler_type constant --save_strategy no --logging_steps 1 ${EXTRA:-})
+    --lr_scheduler_type constant --save_strategy no --logging_steps 1 ${EXTRA:-} $flags)
   echo "${command[*]}" > "$out/$name.command"
   if run_until_steps "$work/run-$name/metrics.jsonl" $((warm + steps)) "$out/$name.log" \
     "${command[@]}"; then
@@ -164,26 +177,29 @@ peer() {
   printf '%-5s %4s %5s %5s %4s %-10s %7s %10s %8s %10s %8s %6s\n' model gpus micro accum zero \
     recompute 'start s' 'tokens/s' 'TFLOP/s' 'peer tok/s' 'TFLOP/s' ratio
 } | tee "$out/table.txt"
-while read -r size num micro accumulation zero recompute checkpointing; do
+while read -r size num micro accumulation zero recompute checkpointing flags; do
   [[ -n $size ]] || continue
   if ((num > gpus)); then
     echo "$size on $num GPUs: only $gpus here" | tee -a "$out/table.txt"
     continue
   fi
-  name=$size-g$num-m$micro-a$accumulation-z$zero-$recompute
+  name=$size-g$num-m$micro-a$accumulation-z$zero-$recompute${flags:+-$(tr -dc 'a-z0-9' <<< "$flags")}
+  # shellcheck disable=SC2086
+  copy=$(gpus_a_copy $flags)
   read -r _ tera < <(counts_of "$size")
-  mine=$(ours "$size" "$num" "$micro" "$accumulation" "$zero" "$recompute" "$name" || true)
+  mine=$(ours "$size" "$num" "$micro" "$accumulation" "$zero" "$recompute" "$name" "$flags" || true)
   theirs=$(peer "$size" "$num" "$micro" "$accumulation" "${checkpointing:-none}" "$name" || true)
   rm -rf "$work/run-$name"
   awk -v size="$size" -v g="$num" -v m="$micro" -v a="$accumulation" -v z="$zero" \
     -v r="$recompute" -v mine="${mine:-0}" -v theirs="${theirs:-0}" -v tera="$tera" \
-    -v s=$sequence -v start="$(cat "$out/$name.start" 2> /dev/null || echo -)" 'BEGIN {
-      tokens = m * a * s
+    -v s=$sequence -v copy="$copy" -v start="$(cat "$out/$name.start" 2> /dev/null || echo -)" 'BEGIN {
+      tokens = m * a * s / copy
       own = mine > 0 ? tokens / mine : 0
       peer = theirs > 0 ? tokens / theirs : 0
       printf "%-5s %4d %5d %5d %4d %-10s %7s %10.0f %8.1f %10.0f %8.1f %6s\n", size, g, m, a, z, r,
         start, own, own * tera, peer, peer * tera, (own > 0 && peer > 0) ? sprintf("%.2f", own / peer) : "-" }' |
     tee -a "$out/table.txt"
+  [[ -z $flags ]] || echo "      $flags" | tee -a "$out/table.txt"
   # A run that gave no figure says why.
   [[ -n $mine ]] || tail -n 5 "$out/$name.log" | sed 's/^/    ours: /' | tee -a "$out/table.txt"
 done <<< "$cases"

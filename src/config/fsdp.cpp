@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
 
 #include "config/value.h"
@@ -35,31 +36,46 @@ std::optional<Strategy> find_strategy(const std::string& text) {
   return std::nullopt;
 }
 
-/// Without the prefix; both spellings of one key are one key.
-Json without_prefix(const Json& keys, std::string_view prefix, Reading* reading) {
-  Json result = Json::object();
+/// Keys without a prefix that they may have, and how each is written.
+struct PlainKeys {
+  Json keys = Json::object();
+  std::map<std::string, std::string> written;
+
+  /// A path as the document has it.
+  std::string in_document(const std::string& path, KeySpelling spelling) const {
+    if (spelling != nullptr) return spelling(path);
+    const auto dot = std::min(path.find('.'), path.size());
+    const auto found = written.find(path.substr(0, dot));
+    return found == written.end() ? path : found->second + path.substr(dot);
+  }
+};
+
+PlainKeys without_prefix(const Json& keys, std::string_view prefix, Reading* reading) {
+  PlainKeys result;
   for (const auto& [name, value] : keys.items()) {
     const std::string lower = lower_case(name);
     const std::string key = lower.starts_with(prefix) ? lower.substr(prefix.size()) : lower;
-    if (result.contains(key)) {
+    if (result.keys.contains(key)) {
       reading->problems.push_back(fmt::format(
           "{} is given twice in {}, with and without its prefix", key, reading->source));
     }
-    result[key] = value;
+    result.keys[key] = value;
+    result.written[key] = name;
   }
   return result;
 }
 
 class FsdpReader final : public SchemaReader {
  public:
-  FsdpReader(const Schema& schema, const OptionTable& table, const FsdpRequest& request)
-      : SchemaReader(schema, table, request.keys_source), request_(request) {
+  FsdpReader(const Schema& schema, const OptionTable& table, const FsdpRequest& request,
+             const PlainKeys& plain)
+      : SchemaReader(schema, table, request.keys_source), request_(request), plain_(plain) {
     for (const std::string& word : request.words) read_word(word);
   }
 
  private:
   std::string label(const std::string& path) const override {
-    return request_.spelling == nullptr ? path : request_.spelling(path);
+    return plain_.in_document(path, request_.spelling);
   }
 
   void read_word(const std::string& word) {
@@ -142,8 +158,8 @@ class FsdpReader final : public SchemaReader {
     int stage = strategy_->stage;
     if (reshard_ == false && stage == 3) stage = 2;
     if (reshard_ == true && stage == 2) {
-      problem("reshard_after_forward = true in {} contradicts {}, which keeps the weights gathered",
-              reading().source, strategy_origin_);
+      problem("{} = true in {} contradicts {}, which keeps the weights gathered",
+              label("reshard_after_forward"), reading().source, strategy_origin_);
     }
     reading().settings.push_back(
         {"zero_stage", stage, fmt::format("zero_stage in {}", strategy_origin_)});
@@ -154,6 +170,7 @@ class FsdpReader final : public SchemaReader {
   }
 
   const FsdpRequest& request_;
+  const PlainKeys& plain_;
   std::optional<Strategy> strategy_;
   std::string strategy_origin_;
   std::optional<bool> reshard_;
@@ -162,12 +179,12 @@ class FsdpReader final : public SchemaReader {
 class ParallelismReader final : public SchemaReader {
  public:
   ParallelismReader(const Schema& schema, const OptionTable& table, std::string source,
-                    KeySpelling spelling)
-      : SchemaReader(schema, table, std::move(source)), spelling_(spelling) {}
+                    KeySpelling spelling, const PlainKeys& plain)
+      : SchemaReader(schema, table, std::move(source)), spelling_(spelling), plain_(plain) {}
 
  private:
   std::string label(const std::string& path) const override {
-    return spelling_ == nullptr ? path : spelling_(path);
+    return plain_.in_document(path, spelling_);
   }
   void read_in_code(const std::string& path, const Json& value) override {
     const auto size = coerce_json({.kind = kInt, .range = {.low = 1}}, value).get<int64_t>();
@@ -179,6 +196,7 @@ class ParallelismReader final : public SchemaReader {
   }
 
   KeySpelling spelling_;
+  const PlainKeys& plain_;
 };
 
 }  // namespace
@@ -227,8 +245,8 @@ Reading read_fsdp(const FsdpRequest& request, const OptionTable& table) {
   const Schema schema = fsdp_schema();
   Reading found;
   found.source = request.keys_source;
-  const Json keys = without_prefix(request.keys, "fsdp_", &found);
-  found.append(FsdpReader(schema, table, request).read(keys));
+  const PlainKeys plain = without_prefix(request.keys, "fsdp_", &found);
+  found.append(FsdpReader(schema, table, request, plain).read(plain.keys));
   return found;
 }
 
@@ -253,8 +271,8 @@ Reading read_parallelism(const Json& keys, const std::string& source, KeySpellin
   const Schema schema = parallelism_schema();
   Reading found;
   found.source = source;
-  const Json plain = without_prefix(keys, "parallelism_config_", &found);
-  found.append(ParallelismReader(schema, table, source, spelling).read(plain));
+  const PlainKeys plain = without_prefix(keys, "parallelism_config_", &found);
+  found.append(ParallelismReader(schema, table, source, spelling, plain).read(plain.keys));
   return found;
 }
 

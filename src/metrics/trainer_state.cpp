@@ -45,6 +45,11 @@ TrainerState::TrainerState(const std::filesystem::path& folder, const Pace& pace
     : folder_(folder), pace_(pace) {
   if (saved.is_null()) return;
   log_history_ = saved.value("log_history", Json::array());
+  for (const Json& line : log_history_) {
+    if (!line.contains("eval_loss")) continue;
+    evaluated_ = line;
+    evaluated_.erase("step");
+  }
   epoch_ = saved.value("epoch", 0.0);
   input_tokens_ = saved.value("num_input_tokens_seen", int64_t{0});
 }
@@ -69,8 +74,8 @@ void TrainerState::log(const LogRecord& record) {
 }
 
 void TrainerState::evaluation(const EvalRecord& record) {
-  evaluated_ = record;
-  Json line = evaluated(record);
+  evaluated_ = evaluated(record);
+  Json line = evaluated_;
   line["step"] = record.step;
   log_history_.push_back(std::move(line));
 }
@@ -118,9 +123,9 @@ void TrainerState::finish(const Summary& summary) {
   const auto write = [&](const std::string& name, const Json& results) {
     replace_file(folder_ / (name + "_results.json"), dump_json(sorted(results), 4) + "\n");
   };
-  if (evaluated_) {
-    append(all, evaluated(*evaluated_));
-    write("eval", evaluated(*evaluated_));
+  if (!evaluated_.is_null()) {
+    append(all, evaluated_);
+    write("eval", evaluated_);
   }
   append(all, trained);
   write("train", trained);

@@ -50,7 +50,7 @@ class TrainerState final : public Sink {
   Json log_history_ = Json::array();
   std::optional<BestModel> best_;
   RunFacts facts_;
-  std::optional<EvalRecord> evaluated_;
+  Json evaluated_;  // results of the last evaluation; null: none yet
   int64_t step_ = 0;
   double epoch_ = 0;
   int64_t input_tokens_ = 0;

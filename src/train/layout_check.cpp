@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -74,7 +75,9 @@ void draw_model(Draw& draw, DrawnLayout& drawn) {
   const int64_t tensor = drawn.config.tensor_parallel_size;
   const int64_t parts = drawn.config.pipeline_parallel_size * drawn.config.virtual_pipeline_size;
   TinyModel& model = drawn.model;
-  model.family = draw.maybe() ? model::Family::qwen2 : model::Family::llama;
+  model.family = draw.one_of<model::Family>(
+      {model::Family::llama, model::Family::qwen2, model::Family::qwen3, model::Family::mistral});
+  if (model.family == model::Family::mistral && draw.maybe()) model.window = draw.between(3, 30);
   model.hidden = draw.between(8, 48);  // narrower norms are badly conditioned
   model.layers = std::max<int64_t>(1, parts - 2) + draw.between(0, 2);
   model.heads = tensor * draw.between(1, 3);
@@ -192,8 +195,12 @@ std::string layout_words(const DrawnLayout& drawn) {
 
 std::string model_words(const DrawnLayout& drawn) {
   const TinyModel& m = drawn.model;
-  return fmt::format("{} blocks {} wide, {}/{} heads, ffn {}, vocab {}{}", m.layers, m.hidden,
-                     m.heads, m.kv_heads, m.ffn, m.vocab, m.tied ? ", tied" : "");
+  static constexpr std::array<std::string_view, 4> kFamilies = {"llama", "qwen2", "qwen3",
+                                                                "mistral"};
+  return fmt::format("{} of {} blocks {} wide, {}/{} heads, ffn {}, vocab {}{}{}",
+                     kFamilies[static_cast<size_t>(m.family)], m.layers, m.hidden, m.heads,
+                     m.kv_heads, m.ffn, m.vocab, m.tied ? ", tied" : "",
+                     m.window > 0 ? fmt::format(", window {}", m.window) : "");
 }
 
 bool Differences::agree() const {

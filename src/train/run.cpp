@@ -210,6 +210,7 @@ class Run {
                         "it as --model_name_or_path");
     }
     first_step_ = source.step();
+    evaluated_step_ = source.state().value("evaluated_step", int64_t{-1});
     if (const Json best = source.state().value("best", Json()); !best.is_null()) {
       best_ = {best.at("step"), best.at("metric"), best.at("checkpoint")};
     }
@@ -417,7 +418,9 @@ class Run {
     place.best_step = best_step();
     place.only_model = config_.save_only_model;
     place.trainer_state = reporter_->trainer_state();
-    Json state = {{"run", run_description_}, {"algorithms", algorithms_}};
+    Json state = {{"run", run_description_},
+                  {"algorithms", algorithms_},
+                  {"evaluated_step", evaluated_step_}};
     if (best_) {
       state["best"] = {
           {"step", best_->step}, {"metric", best_->metric}, {"checkpoint", best_->checkpoint}};

@@ -180,7 +180,7 @@ TEST_F(Resume, AFullDiskEndsTheRunAndLeavesWhatWasSaved) {
   fs::create_directory(work_ / "out");
   const std::string script = fmt::format(R"(
     unshare --user --map-root-user --mount bash -c '
-      mount -t tmpfs -o size=700k tmpfs "{0}" || exit 77
+      mount -t tmpfs -o size=900k tmpfs "{0}" || exit 77
       "$@"; code=$?
       ls "{0}"
       "$1" checkpoint verify "{0}" || exit 78

@@ -2,12 +2,11 @@
 // changes little: operations are naps on the compute stream, collectives start 20 ms late.
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <chrono>
-#include <thread>
 
 #include "support/backends.h"
 #include "support/forwarding_device.h"
+#include "support/naps.h"
 #include "support/rig.h"
 #include "train/state_sources.h"
 
@@ -22,36 +21,12 @@ class SleepingDevice final : public ForwardingDevice {
  public:
   using ForwardingDevice::ForwardingDevice;
   void launch(device::StreamKind stream, const ops::OpCall& call) override {
-    if (call.kind == ops::OpKind::attention) nap(stream, 20);
-    if (call.kind == ops::OpKind::attention_input_grad) nap(stream, 40);
+    if (call.kind == ops::OpKind::attention) nap(device_, stream, 20);
+    if (call.kind == ops::OpKind::attention_input_grad) nap(device_, stream, 40);
   }
   void launch(device::StreamKind stream, const comm::CommCall& call) override {
     device_.launch(stream, call);
   }
-
- private:
-  void nap(device::StreamKind stream, int64_t length) {
-    const auto sleep = [](void*, int64_t ms) { std::this_thread::sleep_for(milliseconds(ms)); };
-    device_.call(stream, {sleep, nullptr, length});
-  }
-};
-
-/// How long naps and collectives of one rank really took.
-class Watch final : public cpu::ExecutionObserver {
- public:
-  void executed(device::StreamKind stream, int64_t, const cpu::StreamItem& item, Time start,
-                Time end) override {
-    const auto kind = static_cast<cpu::ItemKind>(item.index());
-    const double seconds = std::chrono::duration<double>(end - start).count();
-    if (kind == cpu::ItemKind::comm) communication = communication + seconds;
-    if (kind == cpu::ItemKind::comm) collectives = collectives + 1;
-    if (kind == cpu::ItemKind::host && stream == device::StreamKind::compute) {
-      computation = computation + seconds;
-    }
-  }
-  std::atomic<double> communication{0};
-  std::atomic<double> computation{0};
-  std::atomic<int> collectives{0};
 };
 
 struct Times {
@@ -78,7 +53,7 @@ Times measure(bool overlap, int steps) {
   options.source = [model = options.model] {
     return std::make_unique<train::RandomSource>(model.config, 1);
   };
-  Watch watch;
+  NapWatch watch;
   options.device.observer = &watch;  // of both ranks
   options.wrap = [](int, device::Device& device) {
     return std::make_unique<SleepingDevice>(device);

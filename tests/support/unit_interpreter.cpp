@@ -34,51 +34,25 @@ class NodeRun {
     switch (node_.op) {
       case OpKind::embedding:
         return put(0, contract::embedding(in(1), ints(2), held(in(1).rows)));
-      case OpKind::embedding_weight_grad:
-        return put(0, contract::embedding_weight_grad(target(0).rows, in(1), ints(2),
-                                                      held(target(0).rows)));
       case OpKind::rms_norm: {
         const auto [y, rstd] = contract::rms_norm(in(2), in(3), node_.attributes.eps);
         put(0, y);
         return put(1, rstd);
       }
-      case OpKind::rms_norm_input_grad:
-        return put(0, contract::rms_norm_input_grad(in(1), in(2), in(3), in(4)));
-      case OpKind::rms_norm_weight_grad:
-        return put(0, contract::rms_norm_weight_grad(in(1), in(2), in(3)));
       case OpKind::qk_norm:
         return put(0, contract::qk_norm(in(1), in(2), heads(), node_.attributes.eps));
-      case OpKind::qk_norm_input_grad:
-        return put(
-            0, contract::qk_norm_input_grad(in(1), in(2), in(3), heads(), node_.attributes.eps));
-      case OpKind::qk_norm_weight_grad:
-        return put(0, contract::qk_norm_weight_grad(in(1), in(2), heads(), node_.attributes.eps));
       case OpKind::linear:
         return put(0, contract::linear(in(1), in(2), present(3) ? in(3) : Tensor()));
-      case OpKind::linear_input_grad:
-        return put(0, contract::linear_input_grad(in(1), in(2)));
-      case OpKind::linear_weight_grad:
-        return put(0, contract::linear_weight_grad(in(1), in(2)));
-      case OpKind::linear_bias_grad:
-        return put(0, contract::linear_bias_grad(in(1)));
       case OpKind::rope:
         return put(0, contract::rope(in(1), in(2), ints(3), heads()));
-      case OpKind::rope_input_grad:
-        return put(0, contract::rope_input_grad(in(1), in(2), ints(3), heads()));
       case OpKind::attention: {
         const auto [out, lse] = contract::attention(
             in(2), ints(3), heads(), node_.attributes.window, node_.attributes.attention_scale);
         put(0, out);
         return put(1, lse);
       }
-      case OpKind::attention_input_grad:
-        return put(0, contract::attention_input_grad(in(1), in(2), ints(5), heads(),
-                                                     node_.attributes.window,
-                                                     node_.attributes.attention_scale));
       case OpKind::swiglu:
         return put(0, contract::swiglu(in(1)));
-      case OpKind::swiglu_input_grad:
-        return put(0, contract::swiglu_input_grad(in(2), in(3)));
       case OpKind::add:
         return put(0, present(2) ? contract::plus(in(1), in(2)) : in(1));
       case OpKind::xent_stats:
@@ -87,6 +61,40 @@ class NodeRun {
         return put(0, contract::xent_combine(in(1), ints(2)));
       case OpKind::xent_loss:
         return put(0, contract::xent_loss(in(1), ints(2)));
+      default:
+        return gradient();
+    }
+  }
+
+ private:
+  void gradient() {
+    switch (node_.op) {
+      case OpKind::embedding_weight_grad:
+        return put(0, contract::embedding_weight_grad(target(0).rows, in(1), ints(2),
+                                                      held(target(0).rows)));
+      case OpKind::rms_norm_input_grad:
+        return put(0, contract::rms_norm_input_grad(in(1), in(2), in(3), in(4)));
+      case OpKind::rms_norm_weight_grad:
+        return put(0, contract::rms_norm_weight_grad(in(1), in(2), in(3)));
+      case OpKind::qk_norm_input_grad:
+        return put(
+            0, contract::qk_norm_input_grad(in(1), in(2), in(3), heads(), node_.attributes.eps));
+      case OpKind::qk_norm_weight_grad:
+        return put(0, contract::qk_norm_weight_grad(in(1), in(2), heads(), node_.attributes.eps));
+      case OpKind::linear_input_grad:
+        return put(0, contract::linear_input_grad(in(1), in(2)));
+      case OpKind::linear_weight_grad:
+        return put(0, contract::linear_weight_grad(in(1), in(2)));
+      case OpKind::linear_bias_grad:
+        return put(0, contract::linear_bias_grad(in(1)));
+      case OpKind::rope_input_grad:
+        return put(0, contract::rope_input_grad(in(1), in(2), ints(3), heads()));
+      case OpKind::attention_input_grad:
+        return put(0, contract::attention_input_grad(in(1), in(2), ints(5), heads(),
+                                                     node_.attributes.window,
+                                                     node_.attributes.attention_scale));
+      case OpKind::swiglu_input_grad:
+        return put(0, contract::swiglu_input_grad(in(2), in(3)));
       case OpKind::xent_grad:
         return put(0, contract::xent_grad(in(1), in(2), ints(3), held(in(1).cols)));
       default:
@@ -94,7 +102,6 @@ class NodeRun {
     }
   }
 
- private:
   const Ref& ref(size_t i) const { return node_.args[i]; }
   bool present(size_t i) const { return ref(i).kind != Ref::Kind::none; }
 

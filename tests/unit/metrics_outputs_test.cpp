@@ -167,6 +167,8 @@ TEST(TrainerState, GoesOnAfterAResumeAsIfThereHadBeenNone) {
   EXPECT_EQ(resumed.text(), saved);
   tell(resumed, 6, 8);
   EXPECT_EQ(resumed.text(), unbroken.text());
+  resumed.finish({.epoch = 2});
+  EXPECT_EQ(read_json(folder / "eval_results.json").at("eval_loss"), 5.5) << "of step 4";
 }
 
 TEST(TrainerState, TheResultsLieBesideIt) {
