@@ -162,6 +162,19 @@ TEST_F(BadInput, AFolderThatMayNotBeWrittenIsTold) {
   if (probe.code != 0) GTEST_SKIP() << "SKIPPED: cannot become another user here";
   const Outcome outcome = work_.run_shell(script, command("train", work_.flags()));
   expect_refused(outcome, {"output_dir = ", "Permission denied"});
+  const Outcome rows = work_.run_shell(
+      fmt::format(R"(chmod 777 "{0}/out"; chmod 000 "{0}/data.jsonl"; )", work_.path().string()) +
+          R"(exec setpriv --reuid=65534 --clear-groups "$@")",
+      command("train", work_.flags()));
+  expect_refused(rows, {"data.jsonl: ", "Permission denied", "give a file that you may read"});
+}
+
+TEST_F(BadInput, AFolderThatAnotherRunWritesToIsTold) {
+  fs::create_directory(work_ / "out");
+  const Words words = command("train", work_.flags());
+  const std::string held = fmt::format(R"(exec flock "{}/out" "$@")", work_.path().string());
+  expect_refused(work_.run_shell(held, words), {"output_dir = ", "another run is writing to it"});
+  EXPECT_EQ(work_.run(words).code, 0);
 }
 
 // Weights -----------------------------------------------------------------------------------
