@@ -135,6 +135,13 @@ TEST_F(BadInput, FilesWithoutRowsOrNotThereAreTold) {
   expect_refused(train({{"data_path", work_ / "model"}}), {"model: "});
 }
 
+TEST_F(BadInput, RowsWithoutALabelToLearnAreTold) {
+  write_text(work_ / "masked.jsonl", "{\"input_ids\": [1, 2], \"labels\": [1, -100]}\n");
+  expect_refused(train({{"data_path", work_ / "masked.jsonl"}}),
+                 {"masked.jsonl: there is nothing to learn"});
+  expect_refused(train({{"max_seq_length", "1"}}), {"of samples of at most 1 tokens"});
+}
+
 TEST_F(BadInput, TextWithoutATokenizerIsTold) {
   write_text(work_ / "text.jsonl", "{\"text\": \"a\"}\n");
   expect_refused(train({{"data_path", work_ / "text.jsonl"}}), {"tokenizer.json"});
