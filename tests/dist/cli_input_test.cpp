@@ -339,6 +339,13 @@ TEST_F(BadInput, VerbsAndTheirArguments) {
       {{"tokenize", "x.jsonl"}, "tokenize needs --tokenizer DIR"},
       {{"tokenize", "--tokenizer", work_ / "model", work_ / "data.jsonl"}, "data.jsonl"},
       {{"checkpoint", "list"}, "checkpoint list does not fit"},
+      {{"checkpoint", "list", "/nonexistent"}, "/nonexistent: there is no such folder"},
+      {{"checkpoint", "verify", "/nonexistent"}, "/nonexistent: there is no such folder"},
+      {{"launch", "--hostfile", "/nonexistent", "train"}, "hostfile = /nonexistent: there is no"},
+      {{"plan", "--model_name_or_path", work_ / "model", "--expand"},
+       "expand = true: goes with --print_program"},
+      {{"plan", "--model_name_or_path", work_ / "model", "--schedule_svg", "/nonexistent/x.svg"},
+       "schedule_svg = /nonexistent/x.svg: "},
   };
   for (const auto& [words, sentence] : cases) {
     const Outcome outcome = work_.run(words);
