@@ -124,10 +124,11 @@ void print_summary(const plan::Plan& plan, const PlanFlags& flags, const Load& l
                      std::string(device::name_of(device::Space::device))});
   }
   const plan::Program& program = plan.train.rbegin()->second;
-  const std::string whose = plan.mesh.layout.pp > 1
-                                ? fmt::format("rank {} of {}", flags.rank, flags.world_size)
-                                : fmt::format("each of {} ranks", flags.world_size);
-  std::string text = metrics::memory_table("Planned memory of " + whose, table);
+  const std::string title =
+      fmt::format("Planned memory of each of {} ranks", flags.world_size / plan.mesh.layout.pp);
+  std::string text = metrics::memory_table(
+      plan.mesh.layout.pp == 1 ? title : fmt::format("{} of stage {}", title, plan.mesh.at.pp),
+      table);
   text += fmt::format("Parameters: {}\n", metrics::thousands(plan.model.num_parameters()));
   text += fmt::format("Largest micro-batch: {} tokens in {} sequences, the longest {}\n",
                       load.capacity.tokens, load.capacity.sequences, load.capacity.longest);
@@ -141,7 +142,12 @@ void show_schedule(const plan::Plan& plan, const PlanFlags& flags) {
   const plan::TimelineView view =
       plan::timeline_of(plan.pipeline, plan.model, plan.train.rbegin()->first);
   if (flags.print_schedule) std::fputs(("\n" + plan::timeline_text(view)).c_str(), stdout);
-  if (!flags.schedule_svg.empty()) replace_file(flags.schedule_svg, plan::timeline_svg(view));
+  if (flags.schedule_svg.empty()) return;
+  try {
+    replace_file(flags.schedule_svg, plan::timeline_svg(view));
+  } catch (const DeviceError& error) {
+    throw ConfigError("schedule_svg", printable(flags.schedule_svg), error.what());
+  }
 }
 
 int64_t device_bytes(const plan::Plan& plan) {
@@ -184,12 +190,15 @@ int plan_verb(Arguments args) {
   settings.extra = rows(flags);
   config::ParseResult parsed = config::parse(args, settings);
   if (parsed.help) {
-    std::fputs(config::help_text(settings.extra).c_str(), stdout);
+    std::fputs(config::help_text("plan", settings.extra).c_str(), stdout);
     return 0;
   }
   if (flags.rank >= flags.world_size) {
     throw ConfigError("rank", std::to_string(flags.rank),
                       fmt::format("ranks go from 0 to world_size - 1 = {}", flags.world_size - 1));
+  }
+  if (flags.expand && !flags.print_program) {
+    throw ConfigError("expand", "true", "goes with --print_program");
   }
   const model::ModelGraph model = train::resolve_model(parsed, flags.world_size, flags.host_ranks);
   const mesh::Layout layout = config::layout_of(parsed.config, flags.world_size);

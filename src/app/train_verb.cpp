@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstdio>
+#include <optional>
 
 #include "app/job.h"
 #include "app/verbs.h"
@@ -7,6 +8,7 @@
 #include "config/parse.h"
 #include "config/print.h"
 #include "launch/ranks.h"
+#include "train/output_lock.h"
 #include "train/run.h"
 #include "train/run_files.h"
 
@@ -52,6 +54,8 @@ int train_verb(Arguments args) {
                       machine.token_multiple * layout.tp);
   const bool deterministic = repeats_bits(parsed.config, model, data.capacity().longest);
   Job job = join_job(machine, ranks, parsed.config, deterministic);
+  std::optional<train::OutputLock> lock;
+  if (ranks.rank == 0) lock.emplace(parsed.config.output_dir);
   train::run_training(parsed, model, data, *job.backend, *job.ranks);
   return 0;
 }

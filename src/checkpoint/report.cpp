@@ -48,9 +48,17 @@ void verify_one(const std::filesystem::path& folder, Report* report) {
   }
 }
 
+void check_folder(const std::filesystem::path& folder) {
+  std::error_code unreadable;
+  if (!std::filesystem::is_directory(folder, unreadable)) {
+    throw ConfigError(fmt::format("{}: there is no such folder", folder.string()));
+  }
+}
+
 }  // namespace
 
 Report list_report(const std::filesystem::path& output_dir) {
+  check_folder(output_dir);
   Report report;
   const std::vector<CheckpointFolder> folders = list_folders(output_dir);
   if (folders.empty()) return {fmt::format("no checkpoints in {}\n", output_dir.string()), true};
@@ -60,6 +68,7 @@ Report list_report(const std::filesystem::path& output_dir) {
 }
 
 Report verify_report(const std::filesystem::path& folder) {
+  check_folder(folder);
   Report report;
   std::error_code unreadable;
   if (std::filesystem::exists(folder / kManifestName, unreadable)) {

@@ -145,13 +145,14 @@ std::string describe(const RunConfig& config) {
   return text;
 }
 
-std::string help_text(const std::vector<Option>& extra) {
+std::string help_text(std::string_view verb, const std::vector<Option>& extra) {
   std::vector<Option> rows = train_options();
   rows.insert(rows.end(), extra.begin(), extra.end());
-  std::string text =
-      "usage: trireme VERB [run.yaml [name=value ...]] [--name value | --name=value ...]\n\n"
+  std::string text = fmt::format(
+      "usage: trireme {} [run.yaml [name=value ...]] [--name value | --name=value ...]\n\n"
       "'-' equals '_'; a BOOL may stand alone, and --no_NAME turns one off that is on by default.\n"
-      "[ ] is the default; booleans without one are off. STEPS below 1 are a share of all steps.\n";
+      "[ ] is the default; booleans without one are off. STEPS below 1 are a share of all steps.\n",
+      verb);
   for (const auto& [group, title] : option_groups()) {
     std::string lines;
     for_group(rows, group, [&](const Option& row) {

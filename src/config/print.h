@@ -19,8 +19,8 @@ std::string to_json(const RunConfig& config);
 std::string describe(const RunConfig& config);
 
 /// `trireme train --help`: honoured settings in groups, a line or two each. `extra`: the rows of
-/// another command that takes the flags of train.
-std::string help_text(const std::vector<Option>& extra = {});
+/// another `verb` that takes the flags of train.
+std::string help_text(std::string_view verb = "train", const std::vector<Option>& extra = {});
 
 /// The groups in order of printing, with their titles.
 std::vector<std::pair<OptionGroup, std::string_view>> option_groups();

@@ -23,7 +23,12 @@ File open_rows(const std::filesystem::path& path) {
     throw ConfigError(
         fmt::format("{}: there is no such file; give the path of a JSONL file", path.string()));
   }
-  return File::open(path);
+  try {
+    return File::open(path);
+  } catch (const DeviceError& error) {
+    throw ConfigError(
+        fmt::format("{}: {}; give a file that you may read", path.string(), error.what()));
+  }
 }
 
 void append(const File& file, int64_t begin, int64_t end, std::string* buffer) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <numeric>
 #include <optional>
 
@@ -241,6 +242,9 @@ class Parser {
   }
 
   void read_hosts(const std::string& path) {
+    if (!std::filesystem::exists(path)) {
+      throw ConfigError("hostfile", printable(path), "there is no such file");
+    }
     const std::vector<HostSlots> hosts = read_hostfile(path);
     if (hosts.size() > 1) throw ConfigError("hostfile", printable(path), kSeveral);
     slots_ = hosts[0].slots;

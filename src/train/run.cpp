@@ -46,12 +46,13 @@ class Run {
       device::Backend& backend, checkpoint::Coordinator& ranks)
       : parsed_(parsed),
         config_(parsed.config),
+        model_(model),
         data_(data),
         pace_(config_, data.plan()),
         backend_(backend),
         ranks_(ranks),
         layout_(config::layout_of(config_, ranks.world_size())),
-        run_description_(describe_run(config_, data.training().size(), ranks.world_size())),
+        run_description_(describe_run(config_, data.training().size(), layout_.dp)),
         trace_(config_, data.total_steps(), backend.device(), model, ranks.rank()),
         session_(make_plan(model), trace_.device(), backend.communicator(), session_options()) {}
 
@@ -174,6 +175,10 @@ class Run {
     if (best_) reporter_->set_best(*best_);
     print_configuration();
     reporter_->begin(facts());
+    if (first_step_ >= data_.total_steps()) {
+      say(fmt::format("note: nothing is left to train: the checkpoint is at step {} of {}",
+                      first_step_, data_.total_steps()));
+    }
     print_memory();
     last_end_ = std::chrono::steady_clock::now();
     if (config_.eval_on_start && first_step_ == 0) evaluate();
@@ -186,6 +191,7 @@ class Run {
       for (const std::string& sentence : differences(source.state().at("run"), run_description_)) {
         say("resume: " + sentence);
       }
+      source.check_fits(model_, config_.optim);
       take_history(source);
       choose_algorithms(source.state().value("algorithms", std::string()));
       fill(source);
@@ -467,6 +473,7 @@ class Run {
 
   const config::ParseResult& parsed_;
   const RunConfig& config_;
+  const model::ModelGraph& model_;  // whole, whatever the layout
   RunData& data_;
   Pace pace_;
   device::Backend& backend_;

@@ -5,6 +5,8 @@
 #include <map>
 #include <set>
 
+#include "base/error.h"
+
 namespace trireme::train {
 
 namespace {
@@ -42,6 +44,12 @@ RunData::RunData(const config::RunConfig& config, const model::ModelConfig& mode
       train_(std::make_unique<data::BatchSource>(
           training_, data::StepPlan(step_options(config, training_.size(), data_ranks)), data_rank,
           token_multiple)) {
+  if (training_.counts().trained == 0) {
+    throw DataError(fmt::format(
+        "{}: there is nothing to learn: of samples of at most {} tokens, no label behind the first "
+        "is other than {}",
+        config.data_path, config.max_seq_length, data::kNotTrained));
+  }
   if (!config.evaluates()) return;
   evaluation_set_ = std::make_unique<data::Dataset>(
       data::Dataset::load(config.eval_path, dataset_options(config, model)));

@@ -1,11 +1,13 @@
 #include "train/run_files.h"
 
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <string_view>
 #include <utility>
@@ -14,6 +16,7 @@
 #include "base/file.h"
 #include "checkpoint/hf_export.h"
 #include "checkpoint/hf_shared_writer.h"
+#include "config/words.h"
 
 namespace trireme::train {
 
@@ -160,6 +163,44 @@ std::vector<checkpoint::FileRecord> export_weights(Session& session,
 
 }  // namespace
 
+void CheckpointSource::check_fits(const model::ModelGraph& model,
+                                  config::Optimizer optimizer) const {
+  if (only_model()) return;
+  if (optimizer == config::Optimizer::adamw &&
+      reader_.manifest().find_plane(name_of(plan::Plane::exp_avg)) < 0) {
+    throw ConfigError("optim", config::word_of(optimizer),
+                      fmt::format("{} was saved with another optimizer and holds no moments; give "
+                                  "its optim, or start from its weights with --model_name_or_path",
+                                  folder().string()));
+  }
+  std::map<std::string_view, const std::vector<int64_t>*> shapes;
+  for (const model::Parameter& parameter : model.parameters) {
+    shapes.emplace(parameter.name, &parameter.shape);
+  }
+  const std::vector<checkpoint::TensorEntry>& saved = reader_.manifest().tensors;
+  std::string problem;
+  for (const checkpoint::TensorEntry& tensor : saved) {
+    const auto found = shapes.find(tensor.name);
+    if (found == shapes.end()) {
+      problem = fmt::format("its '{}' is not in this model", tensor.name);
+    } else if (*found->second != tensor.shape) {
+      problem = fmt::format("its '{}' has shape ({}), in this model ({})", tensor.name,
+                            fmt::join(tensor.shape, ", "), fmt::join(*found->second, ", "));
+    }
+    if (!problem.empty()) break;
+  }
+  if (problem.empty() && saved.size() < shapes.size()) {
+    problem =
+        fmt::format("it has {} of the {} parameters of this model", saved.size(), shapes.size());
+  }
+  if (problem.empty()) return;
+  throw ConfigError(
+      "resume_from_checkpoint", folder().string(),
+      fmt::format("it is of another model: {}; give the model_name_or_path of the run "
+                  "that saved it, or another output_dir",
+                  problem));
+}
+
 void CheckpointSource::read(const model::Parameter& parameter, plan::Plane plane,
                             const mesh::Box& box, float* out) {
   reader_.read(parameter.name, name_of(plane), parameter.shape, box, out);
@@ -203,6 +244,8 @@ Json describe_run(const config::RunConfig& config, int64_t num_samples, int64_t 
   run["learning_rate"] = config.learning_rate;
   run["warmup_steps"] = config.warmup_steps;
   run["weight_decay"] = config.weight_decay;
+  run["optim"] = std::string(config::word_of(config.optim));
+  run["lr_scheduler_type"] = std::string(config::word_of(config.lr_scheduler_type));
   run["adam_beta1"] = config.adam_beta1;
   run["adam_beta2"] = config.adam_beta2;
   run["max_grad_norm"] = config.max_grad_norm;

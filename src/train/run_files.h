@@ -26,6 +26,9 @@ class CheckpointSource final : public StateSource {
   /// Whether it was saved with only_model.
   bool only_model() const { return reader_.manifest().tensors.empty(); }
   const Json& state() const { return reader_.state(); }
+  /// ConfigError when it is of another model (other parameters, or other shapes), or of an
+  /// optimizer that kept no moments where this run needs them.
+  void check_fits(const model::ModelGraph& model, config::Optimizer optimizer) const;
   void read(const model::Parameter& parameter, plan::Plane plane, const mesh::Box& box,
             float* out) override;
   void read_control(std::span<double> control) override;

@@ -135,6 +135,13 @@ TEST_F(BadInput, FilesWithoutRowsOrNotThereAreTold) {
   expect_refused(train({{"data_path", work_ / "model"}}), {"model: "});
 }
 
+TEST_F(BadInput, RowsWithoutALabelToLearnAreTold) {
+  write_text(work_ / "masked.jsonl", "{\"input_ids\": [1, 2], \"labels\": [1, -100]}\n");
+  expect_refused(train({{"data_path", work_ / "masked.jsonl"}}),
+                 {"masked.jsonl: there is nothing to learn"});
+  expect_refused(train({{"max_seq_length", "1"}}), {"of samples of at most 1 tokens"});
+}
+
 TEST_F(BadInput, TextWithoutATokenizerIsTold) {
   write_text(work_ / "text.jsonl", "{\"text\": \"a\"}\n");
   expect_refused(train({{"data_path", work_ / "text.jsonl"}}), {"tokenizer.json"});
@@ -162,6 +169,19 @@ TEST_F(BadInput, AFolderThatMayNotBeWrittenIsTold) {
   if (probe.code != 0) GTEST_SKIP() << "SKIPPED: cannot become another user here";
   const Outcome outcome = work_.run_shell(script, command("train", work_.flags()));
   expect_refused(outcome, {"output_dir = ", "Permission denied"});
+  const Outcome rows = work_.run_shell(
+      fmt::format(R"(chmod 777 "{0}/out"; chmod 000 "{0}/data.jsonl"; )", work_.path().string()) +
+          R"(exec setpriv --reuid=65534 --clear-groups "$@")",
+      command("train", work_.flags()));
+  expect_refused(rows, {"data.jsonl: ", "Permission denied", "give a file that you may read"});
+}
+
+TEST_F(BadInput, AFolderThatAnotherRunWritesToIsTold) {
+  fs::create_directory(work_ / "out");
+  const Words words = command("train", work_.flags());
+  const std::string held = fmt::format(R"(exec flock "{}/out" "$@")", work_.path().string());
+  expect_refused(work_.run_shell(held, words), {"output_dir = ", "another run is writing to it"});
+  EXPECT_EQ(work_.run(words).code, 0);
 }
 
 // Weights -----------------------------------------------------------------------------------
@@ -319,6 +339,13 @@ TEST_F(BadInput, VerbsAndTheirArguments) {
       {{"tokenize", "x.jsonl"}, "tokenize needs --tokenizer DIR"},
       {{"tokenize", "--tokenizer", work_ / "model", work_ / "data.jsonl"}, "data.jsonl"},
       {{"checkpoint", "list"}, "checkpoint list does not fit"},
+      {{"checkpoint", "list", "/nonexistent"}, "/nonexistent: there is no such folder"},
+      {{"checkpoint", "verify", "/nonexistent"}, "/nonexistent: there is no such folder"},
+      {{"launch", "--hostfile", "/nonexistent", "train"}, "hostfile = /nonexistent: there is no"},
+      {{"plan", "--model_name_or_path", work_ / "model", "--expand"},
+       "expand = true: goes with --print_program"},
+      {{"plan", "--model_name_or_path", work_ / "model", "--schedule_svg", "/nonexistent/x.svg"},
+       "schedule_svg = /nonexistent/x.svg: "},
   };
   for (const auto& [words, sentence] : cases) {
     const Outcome outcome = work_.run(words);

@@ -29,6 +29,7 @@ class MeshRuns : public testing::Test {
   std::vector<Json> train(int ranks, const Flags& flags) {
     const Outcome outcome = work_.run(launched(ranks, command("train", flags)));
     EXPECT_EQ(outcome.code, 0) << outcome.text();
+    EXPECT_FALSE(has(outcome.out, "resume: ")) << outcome.out;  // the same run on every layout
     EXPECT_TRUE(fs::exists(work_ / "out/model.safetensors"));
     return read_metrics(work_ / "out/metrics.jsonl");
   }

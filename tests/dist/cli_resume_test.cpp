@@ -72,13 +72,47 @@ TEST_F(Resume, OnOtherRanksAndStagesTheRunGoesOn) {
 
 TEST_F(Resume, WhatWillNotBeAsItWasIsSaid) {
   ASSERT_EQ(train_alone(flags(1, 0, 3)).code, 0);
-  const Outcome outcome = train_alone(
-      with(flags(1, 0, 4), {{"resume_from_checkpoint", "true"}, {"learning_rate", "2e-2"}}));
+  const Outcome outcome = train_alone(with(flags(1, 0, 4), {{"resume_from_checkpoint", "true"},
+                                                            {"optim", "sgd"},
+                                                            {"lr_scheduler_type", "cosine"},
+                                                            {"learning_rate", "2e-2"}}));
   EXPECT_EQ(outcome.code, 0) << outcome.text();
   EXPECT_TRUE(has(outcome.out,
                   "resume: learning_rate is 0.02, the run that saved this checkpoint "
                   "had 0.01"))
       << outcome.out;
+  EXPECT_TRUE(has(outcome.out, R"(resume: optim is "sgd", )")) << outcome.out;
+  EXPECT_TRUE(has(outcome.out, R"(resume: lr_scheduler_type is "cosine", )")) << outcome.out;
+}
+
+TEST_F(Resume, MomentsThatWereNotSavedAreMissed) {
+  ASSERT_EQ(train_alone(with(flags(1, 0, 3), {{"optim", "sgd"}})).code, 0);
+  const Outcome outcome = train_alone(with(flags(1, 0, 4), {{"resume_from_checkpoint", "true"}}));
+  EXPECT_EQ(outcome.code, 2) << outcome.text();
+  EXPECT_TRUE(has(outcome.err, "optim = adamw: ")) << outcome.err;
+}
+
+TEST_F(Resume, ARunThatIsDoneSaysSo) {
+  ASSERT_EQ(train_alone(flags(1, 0, 3)).code, 0);
+  const Outcome outcome = train_alone(with(flags(1, 0, 3), {{"resume_from_checkpoint", "true"}}));
+  EXPECT_EQ(outcome.code, 0) << outcome.text();
+  EXPECT_TRUE(has(outcome.out, "nothing is left to train: the checkpoint is at step 3 of 3"));
+}
+
+TEST_F(Resume, ACheckpointOfAnotherModelIsTheUsersError) {
+  ASSERT_EQ(train_alone(flags(1, 0, 3)).code, 0);
+  const Flags again = with(flags(2, 3, 4), {{"resume_from_checkpoint", "true"}});
+  const std::vector<std::pair<ModelSpec, std::string>> others = {
+      {{.layers = 1}, "is not in this model"},
+      {{.layers = 3}, "parameters of this model"},
+      {{.vocab_size = 70}, "'model.embed_tokens.weight' has shape (67, "}};
+  for (const auto& [spec, sentence] : others) {
+    write_model(work_ / "other", spec);
+    const Outcome outcome = train(2, with(again, {{"model_name_or_path", work_ / "other"}}));
+    EXPECT_EQ(outcome.code, 2) << outcome.text();
+    EXPECT_EQ(count(outcome.err, "checkpoint-3: it is of another model: "), 1) << outcome.err;
+    EXPECT_TRUE(has(outcome.err, sentence)) << outcome.err;
+  }
 }
 
 TEST_F(Resume, KeepsTheNewestCheckpointsAndPointsToTheLast) {

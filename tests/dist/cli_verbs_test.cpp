@@ -42,6 +42,8 @@ TEST_F(Verbs, HelpOfTrainListsEverySettingThatActs) {
     EXPECT_EQ(has(plan.out, flag), row.support == config::Support::honoured) << flag;
   }
   EXPECT_TRUE(has(plan.out, "  --world_size INT")) << plan.out;
+  EXPECT_TRUE(train.out.starts_with("usage: trireme train [")) << train.out;
+  EXPECT_TRUE(plan.out.starts_with("usage: trireme plan [")) << plan.out;
 }
 
 TEST_F(Verbs, TokenizePrintsOneLineARow) {
@@ -177,6 +179,7 @@ TEST_F(Verbs, PlanDrawsThePipeline) {
                                            {"schedule_svg", work_ / "pipeline.svg"}});
   const Outcome outcome = work_.run(command("plan", flags));
   ASSERT_EQ(outcome.code, 0) << outcome.text();
+  EXPECT_TRUE(has(outcome.out, "Planned memory of each of 2 ranks of stage 0")) << outcome.out;
   EXPECT_TRUE(has(outcome.out, "Pipeline zero_bubble: 2 stages, 3 micro-batches")) << outcome.out;
   for (const char* part : {"\n    0 F0", "\n    1 ...", "W2", "embed", "- head", "by the formula"}) {
     EXPECT_TRUE(has(outcome.out, part)) << part << outcome.out;

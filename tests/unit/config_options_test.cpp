@@ -256,7 +256,7 @@ TEST(CommandLine, ACommandAddsRowsOfItsOwn) {
   EXPECT_EQ(world_size, 1024);
   EXPECT_TRUE(print_program);
   EXPECT_TRUE(result.config.bf16);
-  EXPECT_TRUE(contains(help_text(settings.extra), "--world_size"));
+  EXPECT_TRUE(contains(help_text("plan", settings.extra), "--world_size"));
   EXPECT_THROW(parse(words), ConfigError);
 }
 
