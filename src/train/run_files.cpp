@@ -233,18 +233,26 @@ checkpoint::SaveResult save_checkpoint(Session& session, checkpoint::Coordinator
   checkpoint::CheckpointWriter writer(request, std::move(pieces), ranks);
   WriterSink sink(writer);
   if (!place.only_model) session.save(sink);
-  try {
-    if (ranks.rank() == 0) {
+  // Each on its own: what rank 0 alone cannot write must not keep it from the export, where the
+  // others wait for it.
+  const auto attempt = [&](const auto& action) {
+    try {
+      action();
+    } catch (const DeviceError& error) {
+      writer.fail(error.what());
+    }
+  };
+  if (ranks.rank() == 0) {
+    attempt([&] {
       write_new_file(writer.folder() / kTrainerState, place.trainer_state);
       writer.include(checkpoint::record_of(std::string(kTrainerState), place.trainer_state));
-    }
-    for (const auto& file :
-         export_weights(session, ranks, place.model_folder, writer.folder())) {
+    });
+  }
+  attempt([&] {
+    for (const auto& file : export_weights(session, ranks, place.model_folder, writer.folder())) {
       writer.include(file);
     }
-  } catch (const DeviceError& error) {
-    writer.fail(error.what());
-  }
+  });
   Json all = state;
   for (const auto& [name, field] : kKept) {
     all["control"][std::string(name)] = value(control, field);
@@ -257,6 +265,8 @@ void export_model(Session& session, checkpoint::Coordinator& ranks,
   std::string problem;
   try {
     export_weights(session, ranks, model_folder, to);
+  } catch (const checkpoint::AgreedError&) {
+    throw;  // every rank has it
   } catch (const DeviceError& error) {
     problem = error.what();
   }

@@ -63,7 +63,9 @@ checkpoint::SaveResult save_checkpoint(Session& session, checkpoint::Coordinator
                                        const SavePlace& place, const ControlValues& control,
                                        const Json& state);
 
-/// Collective: the Hugging Face folder of the trained model; rank 0 writes.
+/// Collective: the Hugging Face folder of the trained model. Rank 0 writes where it has the whole
+/// model; else `to` is a folder that all ranks see, and each writes what it holds. Throws
+/// AgreedError.
 void export_model(Session& session, checkpoint::Coordinator& ranks,
                   const std::filesystem::path& model_folder, const std::filesystem::path& to);
 

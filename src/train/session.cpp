@@ -115,7 +115,8 @@ void Session::handle(const Port& port, std::byte* data, int64_t run, int32_t mic
 }
 
 std::vector<plan::HeldBox> Session::boxes_of(const Port& port) const {
-  return plan::held_boxes(plan_.groups.groups[static_cast<size_t>(port.group)], port.begin, port.begin + port.buffer.count);
+  return plan::held_boxes(plan_.groups.groups[static_cast<size_t>(port.group)], port.begin,
+                          port.begin + port.buffer.count);
 }
 
 void Session::fill_constant(const Port& port, std::byte* data) {

@@ -36,8 +36,9 @@ class StateSink {
                      const float* data) = 0;
 };
 
-/// Receives the whole model on data rank 0, in the order of the groups: boxes of one tensor in
-/// element order. `data` is f32 or bf16, as trained.
+/// Receives on data rank 0 what its stage and tensor rank hold of the model, in the order of the
+/// groups: boxes of one tensor in element order. Of a tensor that several hold, one hands it out.
+/// `data` is f32 or bf16, as trained.
 class WeightSink {
  public:
   virtual ~WeightSink() = default;
@@ -100,7 +101,8 @@ class Session final : private exec::PortHandler {
   /// Hands out this rank's boxes of the last step's gradient sums (Plane::gradient), undivided.
   /// Blocks.
   void read_gradients(StateSink& sink);
-  /// Hands out the model on data rank 0; the other ranks only take part. Blocks.
+  /// Hands out this stage's and tensor rank's part of the model on data rank 0; other data ranks
+  /// only take part. Blocks.
   void export_weights(WeightSink& sink);
 
  private:

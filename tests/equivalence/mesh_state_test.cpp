@@ -113,10 +113,53 @@ TEST(MeshBits, TimingChangesNone) {
   }
 }
 
+const data::Dataset& evaluation_set() {
+  static const data::Dataset made = random_dataset({8, 31, 2, 1, 17, 5, 40, 3, 9}, 67, 77);
+  return made;
+}
+
+/// What every rank has heard of an evaluation before step 1, and how the training ended.
+std::pair<std::vector<train::EvalSums>, RigResult> evaluated(const Layout& layout) {
+  RigOptions options = options_of(layout, true);
+  options.evaluation = &evaluation_set();
+  options.config.debug_poison = true;
+  std::vector<train::EvalSums> sums(static_cast<size_t>(options.ranks));
+  std::vector<std::vector<ops::Extent>> extents;
+  for (int r = 0; r < options.ranks; ++r) extents.push_back(evaluation_extents(options, r));
+  options.before_step = [&](train::Session& session, int rank, int64_t step) {
+    if (step != 1) return;
+    session.flush();
+    sums[static_cast<size_t>(rank)] = session.evaluate(extents[static_cast<size_t>(rank)]);
+  };
+  RigResult result = train(options);
+  return {sums, std::move(result)};
+}
+
+TEST(MeshEvaluation, IsThatOfTheSingleProcessAndLeavesNoTrace) {
+  if (max_ranks() < 8) GTEST_SKIP() << "more ranks than GPUs";
+  const train::EvalSums alone = evaluated({}).first[0];
+  for (const Layout& layout :
+       {Layout{.tp = 4}, Layout{.pp = 4, .schedule = PipelineSchedule::zero_bubble},
+        Layout{.pp = 3, .schedule = PipelineSchedule::interleaved, .chunks = 2},
+        Layout{.tp = 2, .pp = 2, .dp = 2, .stage = 3}}) {
+    SCOPED_TRACE(fmt::format("tp {} pp {} dp {}", layout.tp, layout.pp, layout.dp));
+    const auto [sums, result] = evaluated(layout);
+    for (const train::EvalSums& mine : sums) {
+      EXPECT_EQ(mine.tokens, alone.tokens);
+      EXPECT_NEAR(mine.loss, alone.loss, 1e-5 * alone.loss);
+      EXPECT_EQ(mine.loss, sums[0].loss);
+    }
+    RigOptions plain = options_of(layout, true);
+    plain.config.debug_poison = true;
+    expect_equal_state(result, train(plain));
+  }
+}
+
 /// Remembers where a rank's device memory lies.
 class ArenaDevice final : public ForwardingDevice {
  public:
-  ArenaDevice(device::Device& device, std::byte*& arena) : ForwardingDevice(device), arena_(arena) {}
+  ArenaDevice(device::Device& device, std::byte*& arena)
+      : ForwardingDevice(device), arena_(arena) {}
   std::byte* allocate(device::Space space, int64_t bytes) override {
     std::byte* const made = ForwardingDevice::allocate(space, bytes);
     if (space == device::Space::device) arena_ = made;
@@ -207,6 +250,54 @@ TEST(MeshCheckpoints, OfAnyLayoutLoadInAnyOther) {
       weights.read_box(parameter.name, mesh::whole(parameter.shape), whole.data());
       EXPECT_EQ(whole, saved.masters.at(parameter.name)) << parameter.name;
     }
+  }
+}
+
+/// On rank 0 no trainer_state.json can be made in the folder of a checkpoint.
+class BlockedState final : public checkpoint::Coordinator {
+ public:
+  explicit BlockedState(checkpoint::Coordinator& ranks) : ranks_(ranks) {}
+  int rank() const override { return ranks_.rank(); }
+  int world_size() const override { return ranks_.world_size(); }
+  std::vector<std::string> exchange(std::string_view mine) override {
+    auto texts = ranks_.exchange(mine);
+    std::error_code ignored;
+    if (rank() == 0 && std::filesystem::is_directory(texts[0], ignored)) {
+      std::filesystem::create_directory(std::filesystem::path(texts[0]) / train::kTrainerState);
+    }
+    return texts;
+  }
+
+ private:
+  checkpoint::Coordinator& ranks_;
+};
+
+/// The others export with it, and learn of it together.
+TEST(MeshCheckpoints, WhatRankZeroAloneCannotWriteKeepsNobodyWaiting) {
+  if (max_ranks() < 2) GTEST_SKIP() << "more ranks than GPUs";
+  for (const Layout& layout : {Layout{.dp = 2, .stage = 3}, Layout{.tp = 2}, Layout{.pp = 2}}) {
+    const test::TempFolder temporary;
+    RigOptions options = options_of(layout, true);
+    options.steps = 1;
+    test::ThreadWorld world(options.ranks);
+    std::vector<std::string> problems(static_cast<size_t>(options.ranks));
+    const CheckpointSaver folders(options, temporary.path(), 1);
+    options.after_step = [&](train::Session& session, int rank, int64_t,
+                             const train::ControlValues& control) {
+      session.flush();
+      test::ThreadCoordinator ranks(world, rank);
+      BlockedState blocked(ranks);
+      try {
+        save_checkpoint(session, blocked, {folders.output_dir, folders.model_folder, 1, 0}, control,
+                        Json());
+      } catch (const checkpoint::AgreedError& error) {
+        problems[static_cast<size_t>(rank)] = error.what();
+      }
+    };
+    train(options);
+    EXPECT_NE(problems[0].find(train::kTrainerState), std::string::npos) << problems[0];
+    EXPECT_EQ(problems[1], problems[0]);
+    EXPECT_FALSE(std::filesystem::exists(folders.folder()));
   }
 }
 
