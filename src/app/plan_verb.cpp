@@ -7,6 +7,7 @@
 #include "app/verbs.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/math.h"
 #include "base/text.h"
 #include "config/parse.h"
 #include "config/print.h"
@@ -71,7 +72,8 @@ Load load_of(const config::RunConfig& config, const model::ModelGraph& model,
   }
   const int64_t sequences = std::max(config.per_device_train_batch_size,
                                      config.evaluates() ? config.per_device_eval_batch_size : 0);
-  return {{sequences * config.max_seq_length, sequences, config.max_seq_length},
+  const int64_t tokens = round_up(sequences * config.max_seq_length, token_multiple);
+  return {{tokens, sequences, config.max_seq_length},
           {static_cast<int>(config.gradient_accumulation_steps)},
           std::max<int64_t>(config.max_steps, 1),
           config.evaluates()};

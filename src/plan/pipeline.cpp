@@ -1,7 +1,9 @@
 #include "plan/pipeline.h"
 
 #include <algorithm>
+#include <string>
 
+#include "base/error.h"
 #include "plan/recomputation.h"
 
 namespace trireme::plan {
@@ -25,6 +27,12 @@ Pipeline make_pipeline(const config::RunConfig& config, const model::ModelGraph&
   pipeline.stages = static_cast<int>(mesh.layout.pp);
   pipeline.stage = static_cast<int>(mesh.at.pp);
   const int64_t virtual_stages = mesh.layout.pp * mesh.chunks;
+  if (mesh.chunks > 1 && virtual_stages > model.num_units()) {
+    throw ConfigError("virtual_pipeline_size", std::to_string(mesh.chunks),
+                      fmt::format("{} stages x {} chunks are more than the model's {} units "
+                                  "(embedding, blocks, head): use fewer chunks",
+                                  mesh.layout.pp, mesh.chunks, model.num_units()));
+  }
   const int64_t blocks = model.num_units() - 2;
   const auto levels = recompute_levels(config, std::max<int64_t>(blocks, 0));
   pipeline.costs = work_costs(model, capacity, levels);

@@ -73,6 +73,12 @@ std::vector<World> worlds() {
                      .schedule = PipelineSchedule::interleaved, .chunks = 2});
     }
   }
+  for (int accumulation : {4, 7, 13}) {  // no multiples of the stages
+    all.push_back({.pp = 3, .accumulation = accumulation,
+                   .schedule = PipelineSchedule::zero_bubble});
+    all.push_back({.pp = 2, .accumulation = accumulation,
+                   .schedule = PipelineSchedule::interleaved, .chunks = 4});
+  }
   all.push_back({.tp = 4, .dp = 2, .stage = 3});
   all.push_back({.tp = 4, .dp = 2, .stage = 1, .kv_heads = 1});
   all.push_back({.tp = 2, .pp = 2, .dp = 2, .stage = 3});
@@ -98,8 +104,7 @@ TEST(MeshPrograms, MeetWithoutDeadlock) {
               std::nullopt);
     for (const Plan& plan : plans) {  // data ranks agree on their programs
       for (const Plan& other : plans) {
-        const bool same = plan.mesh.at.tp == other.mesh.at.tp && plan.mesh.at.pp == other.mesh.at.pp;
-        if (!same) continue;
+        if (plan.mesh.at.tp != other.mesh.at.tp || plan.mesh.at.pp != other.mesh.at.pp) continue;
         EXPECT_EQ(plan.hash, other.hash);
       }
     }
@@ -125,6 +130,18 @@ TEST(MeshPrograms, StagesStandForTheWorld) {
     const auto fault = find_stage_fault(stages);
     ASSERT_TRUE(fault.has_value());
     EXPECT_NE(fault->find("deadlock"), std::string::npos) << *fault;
+  }
+}
+
+TEST(MeshPrograms, TooManyVirtualStagesNameTheirSetting) {
+  NullPlanOptions options = options_of({.pp = 2, .schedule = PipelineSchedule::interleaved,
+                                        .chunks = 5}, 0);
+  try {
+    null_plan(options);
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_NE(std::string(error.what()).find("virtual_pipeline_size"), std::string::npos)
+        << error.what();
   }
 }
 
