@@ -24,6 +24,7 @@ struct Layout {
   config::Recompute recompute = config::Recompute::none;
   int shard_group = 0;
   model::Family family = model::Family::qwen2;
+  std::vector<std::string> frozen = {};  // parts of tensors' names
 
   int ranks() const { return tp * pp * dp; }
 };
@@ -52,6 +53,11 @@ RigOptions options_of(const Layout& layout) {
                               .vocab = kVocab,
                               .tied = layout.tied,
                               .window = layout.family == model::Family::mistral ? 5 : 0});
+  for (model::Parameter& parameter : options.model.parameters) {
+    for (const std::string& part : layout.frozen) {
+      if (parameter.name.find(part) != std::string::npos) parameter.trainable = false;
+    }
+  }
   options.dataset = &dataset();
   options.ranks = layout.ranks();
   options.gradients = true;
@@ -80,8 +86,11 @@ RigOptions options_of(const Layout& layout) {
 }
 
 const RigResult& single_process(const Layout& layout) {
-  static std::map<std::tuple<model::Family, bool, int64_t, bool>, RigResult> known;
-  const std::tuple key{layout.family, layout.tied, heads_for(layout), layout.chunks > 1};
+  static std::map<std::tuple<model::Family, bool, int64_t, bool, std::vector<std::string>>,
+                  RigResult>
+      known;
+  const std::tuple key{layout.family, layout.tied, heads_for(layout), layout.chunks > 1,
+                       layout.frozen};
   auto at = known.find(key);
   if (at == known.end()) {
     Layout alone;
@@ -109,7 +118,9 @@ std::vector<Layout> tensor_layouts() {
   for (int tp : {2, 4}) {
     for (bool tied : {false, true}) {
       all.push_back({.tp = tp, .accumulation = 1, .tied = tied});
-      for (int stage : {0, 1, 2, 3}) all.push_back({.tp = tp, .dp = 2, .stage = stage, .tied = tied});
+      for (int stage : {0, 1, 2, 3}) {
+        all.push_back({.tp = tp, .dp = 2, .stage = stage, .tied = tied});
+      }
     }
     for (config::Recompute level : {config::Recompute::norms, config::Recompute::ffn,
                                     config::Recompute::block}) {
@@ -138,7 +149,8 @@ std::vector<Layout> mixed_layouts() {
   std::vector<Layout> all;
   for (auto order : {mesh::RankOrder::tp_dp_pp, mesh::RankOrder::tp_pp_dp}) {
     for (int stage : {1, 2, 3}) {
-      all.push_back({.tp = 2, .pp = 2, .dp = 4, .stage = stage, .tied = stage != 2, .order = order});
+      all.push_back(
+          {.tp = 2, .pp = 2, .dp = 4, .stage = stage, .tied = stage != 2, .order = order});
     }
   }
   for (int stage : {0, 1, 2, 3}) {
@@ -162,7 +174,29 @@ std::vector<Layout> family_layouts() {
     all.push_back({.tp = 2, .dp = 2, .stage = 3, .family = family});
     all.push_back({.tp = 4, .recompute = config::Recompute::norms, .family = family});
     all.push_back({.tp = 2, .pp = 2, .schedule = PipelineSchedule::zero_bubble, .family = family});
+    all.push_back({.pp = 3, .schedule = PipelineSchedule::zero_bubble,
+                   .recompute = config::Recompute::block, .family = family});
   }
+  return all;
+}
+
+/// Stages that train nothing, have no gradient to hand on, or train a part of each unit.
+std::vector<Layout> frozen_layouts() {
+  const std::vector<std::string> front = {"embed_tokens", "layers.0."};
+  const std::vector<std::string> back = {"layers.1.", "layers.2.", "model.norm", "lm_head"};
+  const std::vector<std::string> products = {"proj", "lm_head"};
+  std::vector<Layout> all;
+  for (const std::vector<std::string>& frozen : {front, back, products}) {
+    all.push_back({.tp = 2, .dp = 2, .stage = 2, .frozen = frozen});
+    for (auto schedule : {PipelineSchedule::one_f_one_b, PipelineSchedule::zero_bubble}) {
+      all.push_back({.pp = 4, .accumulation = 5, .schedule = schedule, .frozen = frozen});
+      all.push_back({.tp = 2, .pp = 2, .dp = 2, .stage = 3, .schedule = schedule,
+                     .recompute = config::Recompute::block, .frozen = frozen});
+    }
+    all.push_back({.pp = 2, .dp = 2, .stage = 3, .accumulation = 5,
+                   .schedule = PipelineSchedule::interleaved, .chunks = 3, .frozen = frozen});
+  }
+  all.push_back({.tp = 2, .pp = 2, .tied = true, .frozen = {"embed_tokens"}});
   return all;
 }
 
@@ -180,6 +214,9 @@ std::string name_of(const Layout& layout) {
   if (layout.recompute != config::Recompute::none) {
     name += "_recompute" + std::to_string(static_cast<int>(layout.recompute));
   }
+  for (char c : layout.frozen.empty() ? "" : "_frozen_" + layout.frozen.front()) {
+    name += c == '.' ? '_' : c;
+  }
   return name;
 }
 
@@ -187,6 +224,7 @@ const auto kName = [](const auto& test) { return name_of(test.param); };
 INSTANTIATE_TEST_SUITE_P(Tensor, MeshLayouts, ::testing::ValuesIn(tensor_layouts()), kName);
 INSTANTIATE_TEST_SUITE_P(Pipeline, MeshLayouts, ::testing::ValuesIn(pipeline_layouts()), kName);
 INSTANTIATE_TEST_SUITE_P(Families, MeshLayouts, ::testing::ValuesIn(family_layouts()), kName);
+INSTANTIATE_TEST_SUITE_P(Frozen, MeshLayouts, ::testing::ValuesIn(frozen_layouts()), kName);
 INSTANTIATE_TEST_SUITE_P(Mixed, MeshLayouts, ::testing::ValuesIn(mixed_layouts()), kName);
 
 }  // namespace
