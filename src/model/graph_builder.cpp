@@ -127,7 +127,8 @@ int GraphBuilder::enter(int x) { return boundary(NodeKind::enter, x); }
 int GraphBuilder::leave(int x) { return boundary(NodeKind::leave, x); }
 
 void GraphBuilder::loss(int x, int vocab_slot) {
-  const int logits = new_value("logits", Dim::tokens, Dim::vocab, Element::compute, Recompute::norms);
+  const int logits =
+      new_value("logits", Dim::tokens, Dim::vocab, Element::compute, Recompute::norms);
   const int stats = new_value("stats", Dim::tokens, Dim::three, Element::f32, Recompute::norms);
   const size_t first = graph_.nodes.size();
   node(OpKind::linear, {value_ref(logits), value_ref(x), slot_ref(vocab_slot), Ref{}, Ref{}});

@@ -54,12 +54,15 @@ class Fuser {
 
   void fuse_residual(size_t i) {
     if (!is(nodes_[i], OpKind::linear) || !is(nodes_[i + 1], OpKind::add)) return;
+    const Node& linear = nodes_[i];
     const Node& sum = nodes_[i + 1];
-    const Ref product = nodes_[i].args[0];
+    const Ref product = linear.args[0];
     const Ref other = sum.args[1] == product ? sum.args[2] : sum.args[1];
-    if (sum.law != LawRule::set || !touches(sum, product) || other == product ||
-        other.kind != Ref::Kind::value || nodes_[i].args[4].kind != Ref::Kind::none || sum.args[0] == product || leaves(product) ||
-        nodes_[i].chunked != sum.chunked || users(product).size() != 2) {
+    const bool adds_once = sum.law == LawRule::set && touches(sum, product) && other != product &&
+                           other.kind == Ref::Kind::value && sum.args[0] != product;
+    const bool has_residual = linear.args[4].kind != Ref::Kind::none;
+    if (!adds_once || has_residual || leaves(product) || linear.chunked != sum.chunked ||
+        users(product).size() != 2) {
       return;
     }
     Node fused = nodes_[i];

@@ -8,8 +8,8 @@
 namespace trireme::plan {
 
 /// `recomputed`: per node, whether it is a forward operation inside backward. `kept`: per value,
-/// whether it is read after the phase. Every kept value, and every gradient of a parameter, comes out
-/// the same up to the rounding of what is no longer stored in between:
+/// whether it is read after the phase. Every kept value, and every gradient of a parameter, comes
+/// out the same up to the rounding of what is no longer stored in between:
 ///   linear, then add of its result to another value: one linear with a residual
 ///   swiglu again in backward, whose result weight gradients alone read: an output of
 ///     swiglu_input_grad, which reads the same operand; those weight gradients then follow it

@@ -58,7 +58,8 @@ class GroupMaker {
     key.trainable = first.trainable;
     key.persistent = true;
     for (int id : slot) {
-      key.persistent &= model_.parameters[static_cast<size_t>(id)].size() <= request_.persistence_threshold;
+      key.persistent &= model_.parameters[static_cast<size_t>(id)].size() <=
+                        request_.persistence_threshold;
       if (users_[static_cast<size_t>(id)].size() > 1) key.tied = slot[0];
     }
     return key;

@@ -145,9 +145,10 @@ class World {
         std::equal(a.pieces.begin(), a.pieces.end(), b.pieces.begin(), b.pieces.end(),
                    [&](const auto& x, const auto& y) { return count(x) == count(y); });
     if (equal) return std::nullopt;
-    return fmt::format("rank {} {} meets rank {} {}, which differs in kind, micro-batch, type or size", rank,
-                       describe(*programs_[static_cast<size_t>(rank)], entry), other,
-                       describe(*programs_[static_cast<size_t>(other)], theirs));
+    return fmt::format(
+        "rank {} {} meets rank {} {}, which differs in kind, micro-batch, type or size", rank,
+        describe(*programs_[static_cast<size_t>(rank)], entry), other,
+        describe(*programs_[static_cast<size_t>(other)], theirs));
   }
 
   Fault find_stuck() const {
