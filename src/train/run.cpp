@@ -51,7 +51,7 @@ class Run {
         backend_(backend),
         ranks_(ranks),
         layout_(config::layout_of(config_, ranks.world_size())),
-        run_description_(describe_run(config_, data.training().size(), ranks.world_size())),
+        run_description_(describe_run(config_, data.training().size(), layout_.dp)),
         trace_(config_, data.total_steps(), backend.device(), model, ranks.rank()),
         session_(make_plan(model), trace_.device(), backend.communicator(), session_options()) {}
 

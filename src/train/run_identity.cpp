@@ -73,7 +73,8 @@ void compare_identities(checkpoint::Coordinator& ranks, const Json& mine) {
 }
 
 uint64_t compare_programs(checkpoint::Coordinator& ranks, const plan::Plan& plan) {
-  const std::string part = fmt::format("stage {}, tensor rank {}", plan.mesh.at.pp, plan.mesh.at.tp);
+  const mesh::Coordinates& here = plan.mesh.at;
+  const std::string part = fmt::format("stage {}, tensor rank {}", here.pp, here.tp);
   const auto texts = ranks.exchange(fmt::format("{}: {:016x}", part, plan.hash));
   std::map<std::string, std::pair<size_t, std::string>> first;  // by part: rank and hash
   std::string all;
