@@ -5,7 +5,6 @@
 #include <string>
 
 #include "accel/cuda_loader.h"
-#include "cpu/backend.h"
 #include "cpu/communicator.h"
 #include "cuda/plan_rules.h"
 #include "host/cpu_topology.h"

@@ -5,6 +5,7 @@
 
 #include "checkpoint/store_coordinator.h"
 #include "config/run_config.h"
+#include "cpu/backend.h"
 #include "device/backend.h"
 #include "device/backend_module.h"
 #include "launch/world.h"
@@ -14,8 +15,8 @@ namespace trireme::app {
 
 /// What this machine computes with.
 struct Machine {
-  std::unique_ptr<device::BackendMaker> cuda;  // null: the CPU
-  int64_t token_multiple = 16;                 // micro-batches are padded to
+  std::unique_ptr<device::BackendMaker> cuda;    // null: the CPU
+  int64_t token_multiple = cpu::kTokenMultiple;  // micro-batches are padded to
 };
 
 /// The device that the configuration asks for; without a wish CUDA where there is a GPU. ConfigError

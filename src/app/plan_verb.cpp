@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "config/parse.h"
 #include "config/print.h"
+#include "cpu/backend.h"
 #include "cpu/communicator_calls.h"
 #include "cpu/op_table.h"
 #include "cuda/comm_sizing.h"
@@ -206,9 +207,8 @@ int plan_verb(Arguments args) {
   const mesh::Layout layout = config::layout_of(parsed.config, flags.world_size);
   const int64_t data_rank = mesh::coordinates_of(layout, flags.rank).dp;
   const bool on_gpus = plans_for_gpus(parsed.config);
-  constexpr int64_t kTokensOnCpus = 16;
   const Load load = load_of(parsed.config, model, layout, data_rank,
-                            (on_gpus ? cuda::kTokenMultiple : kTokensOnCpus) * layout.tp);
+                            (on_gpus ? cuda::kTokenMultiple : cpu::kTokenMultiple) * layout.tp);
   const Sizes sizes =
       on_gpus ? sizes_on_gpus(repeats_bits(parsed.config, model, load.capacity.longest),
                               flags.world_size)

@@ -10,6 +10,9 @@
 
 namespace trireme::cpu {
 
+/// Rows of a micro-batch are padded to multiples of this.
+inline constexpr int64_t kTokenMultiple = 16;
+
 class Backend final : public device::Backend {
  public:
   /// `num_threads` of the rank's operations.
@@ -20,7 +23,7 @@ class Backend final : public device::Backend {
   comm::Communicator& communicator() override { return *communicator_; }
   const ops::OpSizing& op_sizing() const override { return op_sizing_; }
   const comm::CommSizing& comm_sizing() const override { return comm_sizing_; }
-  int64_t token_multiple() const override { return 16; }
+  int64_t token_multiple() const override { return kTokenMultiple; }
   std::vector<std::pair<std::string, std::string>> facts() const override;
   void prepare(const ops::OpCall& call) override { cpu::prepare(call, ops_); }
   /// A model has some 15 products a size, and 1024 are kept (op_table.h).

@@ -2,6 +2,7 @@
 
 #include <atomic>
 
+#include "cpu/backend.h"
 #include "support/backends.h"
 #include "support/wrapped_backend.h"
 
@@ -43,7 +44,8 @@ void ResultSource::read_control(std::span<double> control) {
 }
 
 std::vector<ops::Extent> evaluation_extents(const RigOptions& options, int rank) {
-  return train::evaluation_extents(options, rank, on_cuda() ? cuda_maker().token_multiple() : 16);
+  const int64_t multiple = on_cuda() ? cuda_maker().token_multiple() : cpu::kTokenMultiple;
+  return train::evaluation_extents(options, rank, multiple);
 }
 
 RigResult train(const RigOptions& options) {
