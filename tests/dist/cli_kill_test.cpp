@@ -45,15 +45,14 @@ class Killer {
   /// Runs a layout to its end, killing it on the way, and compares it with its unbroken run.
   void attack(const Layout& layout) {
     make_reference(layout);
-    fs::remove_all(work_ / "out");
     while (!run_once(layout)) {
     }
     compare();
   }
 
  private:
-  Words words(const Layout& layout, const std::string& output, bool resume) const {
-    Flags flags = with(work_.flags(), {{"output_dir", work_ / output},
+  Words words(const Layout& layout, bool resume) const {
+    Flags flags = with(work_.flags(), {{"output_dir", work_ / "out"},
                                        {"gradient_accumulation_steps", "3"},
                                        {"max_steps", "36"},
                                        {"save_strategy", "steps"},
@@ -69,17 +68,18 @@ class Killer {
 
   void make_reference(const Layout& layout) {
     write_rows(work_ / "eval.jsonl", 7, 2);
-    fs::remove_all(work_ / "unbroken");
+    for (const char* folder : {"unbroken", "out"}) fs::remove_all(work_ / folder);
     const auto begin = Clock::now();
-    const Outcome outcome = work_.run(words(layout, "unbroken", false));
+    const Outcome outcome = work_.run(words(layout, false));
     duration_ = std::chrono::duration<double>(Clock::now() - begin).count();
     ASSERT_EQ(outcome.code, 0) << outcome.text();
+    fs::rename(work_ / "out", work_ / "unbroken");  // its files name the folder it ran in
   }
 
   /// Whether the run got to its end.
   bool run_once(const Layout& layout) {
     const auto checkpoints = checkpoint::list_folders(work_ / "out");
-    auto job = work_.start(words(layout, "out", !checkpoints.empty()));
+    auto job = work_.start(words(layout, !checkpoints.empty()));
     const std::string story = left_ > 0 ? kill_it(*job, layout.ranks) : "left alone";
     const int code = job->finish();
     if (code == 0) return true;
@@ -129,7 +129,8 @@ class Killer {
     EXPECT_GT(names.size(), 8U);
     for (const std::string& name : names) {
       if (name == "run_config.json") continue;
-      EXPECT_EQ(content(broken / name) == content(unbroken / name), true) << name;
+      const std::string mine = content(broken / name), whole = content(unbroken / name);
+      EXPECT_TRUE(mine == whole) << name << (name.ends_with(".json") ? ": " + mine + whole : "");
     }
     for (const auto& entry : fs::directory_iterator(broken)) {
       if (entry.path().extension() == ".old") continue;  // a log that began anew once
