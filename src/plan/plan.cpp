@@ -206,10 +206,15 @@ class Planner {
     }
   }
 
+  bool hands_out(const Program* program) const {
+    return program == &plan_.export_weights || program == &plan_.save ||
+           program == &plan_.gradients;
+  }
+
   uint64_t hash() const {
     std::string text = fmt::format("arenas {} {}\n", plan_.arenas[0], plan_.arenas[1]);
     for (const Program* program : plan_.programs()) {
-      if (program == &plan_.export_weights) continue;  // only data rank 0 hands weights out
+      if (hands_out(program)) continue;  // data rank 0 the weights, one copy the state
       text += print_program(*program, plan_.model, {.addresses = true});
     }
     return hash64(text);

@@ -59,7 +59,8 @@ TEST_F(MeshRuns, TrainAsOneProcessAndContinueOnAnyLayout) {
   } layouts[] = {{1, 4, kThreeBanks},
                  {2, 4, {{"pipeline_parallel_size", "2"}, {"zero_stage", "2"}}},
                  {1, 2, {{"tensor_parallel_size", "2"}}},
-                 {3, 3, {{"zero_stage", "3"}}}};
+                 {3, 3, {{"zero_stage", "3"}}},
+                 {6, 6, {{"zero_stage", "3"}, {"shard_group_size", "3"}}}};
   for (const auto& [data_ranks, ranks, more] : layouts) {
     // What the layout before saved goes on here.
     const Flags resumed = with(more, {{"resume_from_checkpoint", work_ / "out/checkpoint-3"}});
