@@ -129,20 +129,6 @@ TEST_F(Resume, OnlyDataRanksChangeTheSamplesOfAStep) {
                               "had 12"));
 }
 
-/// Tensor ranks share samples, data ranks have samples of their own.
-TEST_F(Resume, OnlyDataRanksChangeTheSamplesOfAStep) {
-  ASSERT_EQ(train(2, with(flags(1, 0, 3), {{"tensor_parallel_size", "2"}})).code, 0);
-  const auto resumed = [&](int ranks) {
-    const Outcome outcome =
-        train(ranks, with(flags(1, 0, 4), {{"resume_from_checkpoint", out("checkpoint-3")}}));
-    EXPECT_EQ(outcome.code, 0) << outcome.text();
-    return outcome.out;
-  };
-  EXPECT_FALSE(has(resumed(1), "resume: samples_per_step"));
-  EXPECT_TRUE(has(resumed(2), "resume: samples_per_step is 24, the run that saved this checkpoint "
-                              "had 12"));
-}
-
 TEST_F(Resume, KeepsTheNewestCheckpointsAndPointsToTheLast) {
   ASSERT_EQ(train(2, with(flags(2, 3, 14), {{"save_total_limit", "2"}})).code, 0);
   EXPECT_EQ(checkpoints(), (std::vector<std::string>{"checkpoint-14", "checkpoint-12"}));
