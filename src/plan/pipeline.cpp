@@ -4,6 +4,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "model/backward_needs.h"
 #include "plan/recomputation.h"
 
 namespace trireme::plan {
@@ -41,12 +42,8 @@ Pipeline make_pipeline(const config::RunConfig& config, const model::ModelGraph&
   pipeline.ranges = config.pipeline_layers.empty()
                         ? balanced_stages(totals, virtual_stages)
                         : stages_by_hand(config.pipeline_layers, blocks, virtual_stages);
-  bool upstream = false;  // something trainable before this unit
-  for (const model::Unit& unit : model.units) {
-    pipeline.gradient_in.push_back(upstream);
-    for (const auto& slot : unit.parameters) {
-      for (int id : slot) upstream |= model.parameters[static_cast<size_t>(id)].trainable;
-    }
+  for (const model::AdjointRequest& needs : model::backward_needs(model)) {
+    pipeline.gradient_in.push_back(needs.input_gradient);
   }
   return pipeline;
 }

@@ -7,6 +7,7 @@
 #include "base/hash.h"
 #include "base/math.h"
 #include "config/parse.h"
+#include "model/backward_needs.h"
 #include "plan/placement.h"
 #include "plan/print.h"
 #include "plan/recomputation.h"
@@ -123,14 +124,6 @@ class Planner {
     make_variants();
   }
 
-  std::vector<bool> trainable_slots(const model::Unit& unit) const {
-    std::vector<bool> flags;
-    for (const auto& slot : unit.parameters) {
-      flags.push_back(plan_.model.parameters[static_cast<size_t>(slot[0])].trainable);
-    }
-    return flags;
-  }
-
   /// Units that run the same phases share a variant.
   void make_variants() {
     int64_t blocks = plan_.model.num_units() - 2;
@@ -143,12 +136,13 @@ class Planner {
       Recompute level;
       auto operator<=>(const Key&) const = default;
     };
+    const std::vector<model::AdjointRequest> needs = model::backward_needs(plan_.model);
     std::map<Key, int> known;
     context_.variant_of_unit.assign(plan_.model.units.size(), -1);
     for (int u : plan_.pipeline.own_units()) {
-      const model::Unit& unit = plan_.model.units[static_cast<size_t>(u)];
-      Key key{unit.kind, trainable_slots(unit), false,
-              plan_.pipeline.gradient_in[static_cast<size_t>(u)], Recompute::none};
+      const model::AdjointRequest& need = needs[static_cast<size_t>(u)];
+      Key key{plan_.model.units[static_cast<size_t>(u)].kind, need.trainable, false,
+              need.input_gradient, Recompute::none};
       key.backward = key.input_gradient ||
                      std::count(key.trainable.begin(), key.trainable.end(), true) > 0;
       if (u >= 1 && u <= blocks) key.level = levels[static_cast<size_t>(u) - 1];

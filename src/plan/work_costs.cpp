@@ -1,6 +1,6 @@
 #include "plan/work_costs.h"
 
-#include "model/adjoint.h"
+#include "model/backward_needs.h"
 #include "ops/signature.h"
 #include "plan/recomputation.h"
 
@@ -79,20 +79,16 @@ class UnitCost {
 std::vector<WorkCosts> work_costs(const model::ModelGraph& model, const ops::Extent& extent,
                                   const std::vector<model::Recompute>& levels) {
   std::vector<WorkCosts> costs;
-  bool upstream = false;  // something trainable before this unit
+  const std::vector<model::AdjointRequest> needs = model::backward_needs(model);
   for (int u = 0; u < model.num_units(); ++u) {
     const model::UnitGraph& graph = model.graph(u);
-    model::AdjointRequest request;
-    request.input_gradient = upstream;
-    for (const auto& slot : model.units[static_cast<size_t>(u)].parameters) {
-      request.trainable.push_back(model.parameters[static_cast<size_t>(slot[0])].trainable);
-      upstream |= request.trainable.back();
-    }
-    const model::Adjoint adjoint = model::derive_adjoint(graph, request);
+    // Nothing is left of an adjoint where nothing is trained so far.
+    const model::Adjoint adjoint = model::derive_adjoint(graph, needs[static_cast<size_t>(u)]);
     UnitCost unit(model.dims, extent, graph, adjoint.values);
     unit.add(graph.nodes, false);
-    if (upstream && graph.output < 0) unit.add(adjoint.nodes, true);
-    if (upstream && graph.output >= 0) {
+    if (graph.output < 0) {
+      unit.add(adjoint.nodes, true);
+    } else {
       const bool block = u >= 1 && u <= std::ssize(levels);
       const auto level = block ? levels[static_cast<size_t>(u) - 1] : model::Recompute::none;
       unit.add(rebuild(graph, adjoint.nodes, level).nodes, true);
