@@ -25,6 +25,7 @@
 #include "plan/print.h"
 #include "plan/timeline_print.h"
 #include "plan/verify_stages.h"
+#include "train/memory_text.h"
 #include "train/run.h"
 
 namespace trireme::app {
@@ -118,20 +119,12 @@ Sizes sizes_on_cpus(int64_t neighbours) {
 
 void print_summary(const plan::Plan& plan, const PlanFlags& flags, const Load& load,
                    int64_t memory_besides) {
-  std::vector<metrics::MemoryRow> table;
-  for (const plan::MemoryRow& row : plan::memory_table(plan)) {
-    table.push_back({row.owner, row.bytes, std::string(device::name_of(row.space))});
-  }
-  if (memory_besides > 0) {
-    table.push_back({"context and libraries", memory_besides,
-                     std::string(device::name_of(device::Space::device))});
-  }
   const plan::Program& program = plan.train.rbegin()->second;
   const std::string title =
       fmt::format("Planned memory of each of {} ranks", flags.world_size / plan.mesh.layout.pp);
-  std::string text = metrics::memory_table(
-      plan.mesh.layout.pp == 1 ? title : fmt::format("{} of stage {}", title, plan.mesh.at.pp),
-      table);
+  std::string text = train::memory_text(
+      plan.mesh.layout.pp == 1 ? title : fmt::format("{} of stage {}", title, plan.mesh.at.pp), plan,
+      memory_besides);
   text += fmt::format("Parameters: {}\n", metrics::thousands(plan.model.num_parameters()));
   text += fmt::format("Largest micro-batch: {} tokens in {} sequences, the longest {}\n",
                       load.capacity.tokens, load.capacity.sequences, load.capacity.longest);

@@ -16,6 +16,7 @@
 #include "metrics/reporter.h"
 #include "metrics/text.h"
 #include "model/hub_cache.h"
+#include "train/memory_text.h"
 #include "train/pace.h"
 #include "train/run_files.h"
 #include "train/run_identity.h"
@@ -298,15 +299,8 @@ class Run {
   }
 
   void print_memory() const {
-    std::vector<metrics::MemoryRow> rows;
-    for (const plan::MemoryRow& row : plan::memory_table(session_.plan())) {
-      rows.push_back({row.owner, row.bytes, std::string(device::name_of(row.space))});
-    }
-    if (const int64_t besides = backend_.memory().expected_besides; besides > 0) {
-      rows.push_back({"context and libraries", besides,
-                      std::string(device::name_of(device::Space::device))});
-    }
-    say(metrics::memory_table("Planned memory of rank 0", rows));
+    say(memory_text("Planned memory of rank 0", session_.plan(),
+                    backend_.memory().expected_besides));
   }
 
   /// What a GPU holds beside the arenas, once a step has run; nothing may be added later.
