@@ -60,13 +60,16 @@ RunData::RunData(const config::RunConfig& config, const model::ModelConfig& mode
       data_rank, token_multiple);
 }
 
+void grow(ops::Extent& capacity, const ops::Extent& other) {
+  capacity.tokens = std::max(capacity.tokens, other.tokens);
+  capacity.sequences = std::max(capacity.sequences, other.sequences);
+  capacity.longest = std::max(capacity.longest, other.longest);
+}
+
 ops::Extent RunData::capacity() const {
   ops::Extent largest = train_->capacity();
   if (evaluation_) {
-    const ops::Extent& other = evaluation_->capacity();
-    largest.tokens = std::max(largest.tokens, other.tokens);
-    largest.sequences = std::max(largest.sequences, other.sequences);
-    largest.longest = std::max(largest.longest, other.longest);
+    grow(largest, evaluation_->capacity());
   }
   return largest;
 }

@@ -13,6 +13,9 @@
 
 namespace trireme::train {
 
+/// Makes room for `other` as well.
+void grow(ops::Extent& capacity, const ops::Extent& other);
+
 /// One rank's view of the data. Reads and checks every row at construction.
 class RunData {
  public:

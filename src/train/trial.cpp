@@ -11,6 +11,7 @@
 #include "config/schedule.h"
 #include "data/batch_source.h"
 #include "plan/plan.h"
+#include "train/run_data.h"
 
 namespace trireme::train {
 
@@ -131,12 +132,7 @@ class TrialRank {
     }
     request.accumulations.assign(accumulations.begin(), accumulations.end());
     request.evaluates = o_.evaluation != nullptr;
-    if (evaluation_) {
-      const ops::Extent& other = evaluation_->capacity();
-      request.capacity.tokens = std::max(request.capacity.tokens, other.tokens);
-      request.capacity.sequences = std::max(request.capacity.sequences, other.sequences);
-      request.capacity.longest = std::max(request.capacity.longest, other.longest);
-    }
+    if (evaluation_) grow(request.capacity, evaluation_->capacity());
     request.rope_positions = std::max<int64_t>(request.capacity.longest, 1);
     request.schedule_entries = steps + 1;
     request.op_sizing = &backend_.op_sizing();
