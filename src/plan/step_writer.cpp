@@ -282,9 +282,8 @@ Pass StepWriter::last_pass(int unit, Bound bound) const {
   return Pass::forward;
 }
 
-void StepWriter::access_states(const Event& event, const Phase& phase,
+void StepWriter::access_states(const Event& event, const Phase& phase, const Binding& binding,
                                std::vector<BufferAccess>& accesses) {
-  const Binding& binding = program_.bindings[static_cast<size_t>(binding_of(event))];
   const auto last = [&](Bound bound, BufferAccess access) {
     access.release = last_pass(event.unit, bound) == event.pass;
     return access;
@@ -354,7 +353,7 @@ void StepWriter::emit_phase(size_t index) {
   entry.what = what_of(event, phase);
 
   std::vector<BufferAccess> accesses;
-  access_states(event, phase, accesses);
+  access_states(event, phase, program_.bindings[static_cast<size_t>(entry.binding)], accesses);
   access_weights(index, phase, accesses);
   if (event.pass != Pass::forward) access_gradients(event, phase, entry, accesses);
   if (entry.frame >= 0) accesses.push_back(acquired(released(writes(entry.frame))));

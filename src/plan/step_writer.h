@@ -42,7 +42,8 @@ class StepWriter : public ProgramWriter {
   void emit_batch(int micro_batch);
   void emit_passing(const Action& action);
   void emit_phase(size_t index);
-  void access_states(const Event& event, const Phase& phase, std::vector<BufferAccess>& accesses);
+  void access_states(const Event& event, const Phase& phase, const Binding& binding,
+                     std::vector<BufferAccess>& accesses);
   void access_weights(size_t index, const Phase& phase, std::vector<BufferAccess>& accesses);
   void access_gradients(const Event& event, const Phase& phase, Entry& entry,
                         std::vector<BufferAccess>& accesses);
