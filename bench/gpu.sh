@@ -24,24 +24,10 @@ trap 'rm -rf "$work"' EXIT
 out=${OUT:-$work/out}
 mkdir -p "$out"
 
-if [[ -f $bundle ]]; then
-  mkdir "$work/bundle"
-  if [[ $bundle == *.zst ]]; then
-    archive=$(realpath "$bundle")
-    if command -v zstd > /dev/null; then
-      zstd -qdc "$archive" | tar -x -C "$work/bundle"
-    else
-      (cd "$work/bundle" && cmake -E tar xf "$archive")
-    fi
-  else
-    tar -xf "$bundle" -C "$work/bundle"
-  fi
-  bundle=$work/bundle
-fi
-[[ -x $bundle/bin/trireme ]] || bundle=$(dirname "$(dirname "$(find "$bundle" -path '*/bin/trireme' | head -n 1)")")
+. "$root/tools/open_bundle.sh"
+bundle=$(open_bundle "$bundle" "$work/bundle")
 trireme=$bundle/bin/trireme
-gpus=$(nvidia-smi -L | grep -c '^GPU')
-[[ -z ${CUDA_VISIBLE_DEVICES:-} ]] || gpus=$(tr ',' '\n' <<< "$CUDA_VISIBLE_DEVICES" | grep -c .)
+gpus=$(count_gpus)
 
 default_cases() {
   echo "0.5b 1 8 1 0 none none"

@@ -4,7 +4,7 @@
 #   tools/gpu_check.sh [BUNDLE] [PART...]
 #
 # BUNDLE: folder or archive made with -DTRIREME_BUNDLE_TESTS=ON (default build/release/bundle).
-# PARTS (default all): device ops golden equivalence trace runs sanitizer
+# PARTS (default all): device ops golden equivalence selftest trace runs kill sanitizer
 # Tests whose ranks outnumber the GPUs are skipped. Logs go to $OUT, or a temporary folder. The last
 # line is 'N passed, N failed, N skipped'; exit code 1 when anything failed.
 set -uo pipefail
@@ -12,30 +12,15 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 bundle=${1:-$root/build/release/bundle}
 (($# == 0)) || shift
 parts=("$@")
-((${#parts[@]} > 0)) || parts=(device ops golden equivalence trace runs sanitizer)
+((${#parts[@]} > 0)) || parts=(device ops golden equivalence selftest trace runs kill sanitizer)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 logs=${OUT:-$work}
 
-if [[ -f $bundle ]]; then
-  mkdir "$work/bundle"
-  if [[ $bundle == *.zst ]]; then
-    archive=$(realpath "$bundle")
-    if command -v zstd > /dev/null; then
-      zstd -qdc "$archive" | tar -x -C "$work/bundle"
-    else
-      (cd "$work/bundle" && cmake -E tar xf "$archive")
-    fi
-  else
-    tar -xf "$bundle" -C "$work/bundle"
-  fi
-  bundle=$work/bundle
-fi
-found=$(find "$bundle" -path '*/bin/trireme' | head -n 1)
-[[ -n $found ]] || { echo "gpu_check: no bin/trireme in $bundle" >&2; exit 2; }
-bin=$(dirname "$found")
-gpus=$(nvidia-smi -L 2> /dev/null | grep -c '^GPU')
-[[ -z ${CUDA_VISIBLE_DEVICES:-} ]] || gpus=$(tr ',' '\n' <<< "$CUDA_VISIBLE_DEVICES" | grep -c .)
+. "$root/tools/open_bundle.sh"
+bundle=$(open_bundle "$bundle" "$work/bundle") || exit 2
+bin=$bundle/bin
+gpus=$(count_gpus)
 ((gpus > 0)) || { echo "gpu_check: no GPU on this machine" >&2; exit 2; }
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
 
@@ -85,11 +70,16 @@ outcome() {
   fi
 }
 
-# train RANKS FOLDER FLAGS...: a short run of a tiny model
+# train RANKS FOLDER FLAGS...: a short run of a tiny model, in a new folder
 train() {
+  rm -rf "$2"
+  train_on "$@"
+}
+
+# train_on RANKS FOLDER FLAGS...: the same, in the folder as it is
+train_on() {
   local ranks=$1 folder=$2 command=("$bin/trireme")
   shift 2
-  rm -rf "$folder"
   ((ranks == 1)) || command+=(launch --nproc_per_node "$ranks" --)
   timeout 600 "${before[@]}" "${command[@]}" train --device cuda \
     --model_name_or_path "$root/tests/golden/data/qwen2" \
@@ -126,6 +116,56 @@ runs() {
   done
 }
 
+# Random layouts over all GPUs against a single process.
+selftest() {
+  timeout 300 "$bin/trireme" selftest --layouts --device cuda --count "${LAYOUTS:-24}" \
+    > "$logs/selftest.log" 2>&1
+  outcome "selftest: ${LAYOUTS:-24} random layouts on $gpus GPUs" $? "$logs/selftest.log"
+}
+
+# steps_of FOLDER: lines of its log of steps
+steps_of() {
+  wc -l 2> /dev/null < "$1/metrics.jsonl" || echo 0
+}
+
+# wait_for_steps N FOLDER PID: until the log has N steps, as long as the process lives.
+wait_for_steps() {
+  until (($(steps_of "$2") >= $1)); do
+    kill -0 "$3" 2> /dev/null || return 1
+    sleep 0.02
+  done
+}
+
+# One of all workers is killed while it trains; the same command resumes. The result must be that of
+# a run which nothing disturbed.
+kill_one() {
+  if ((gpus < 2)); then
+    skipped=$((skipped + 4))
+    return
+  fi
+  before=()
+  local folder=$work/killed flags=(--zero_stage 3 --bf16 true --deterministic true --max_steps 40
+    --save_strategy steps --save_steps 5) died begin end
+  train "$gpus" "$work/whole" "${flags[@]}"
+  outcome "kill: a run that nothing disturbs ends" $? "$work/whole.log"
+
+  train "$gpus" "$folder" "${flags[@]}" --debug_comm_delay_ms 5 &
+  wait_for_steps 12 "$folder" $! && kill -KILL "$(pgrep -f "trireme train .*$folder " | tail -n 1)"
+  begin=$EPOCHREALTIME died=$(steps_of "$folder")
+  wait $!
+  (($? == 137))
+  outcome "kill: the job ends with the code of the killed worker" $? "$folder.log"
+
+  train_on "$gpus" "$folder" "${flags[@]}" --resume_from_checkpoint true &
+  wait_for_steps $((died + 1)) "$folder" $!
+  end=$EPOCHREALTIME
+  wait $!
+  outcome "kill: killed after step $died, $(awk "BEGIN { printf \"%.1f\", $end - $begin }") s to the next" \
+    $? "$folder.log"
+  diff <(print_of "$work/whole") <(print_of "$folder") > "$folder.diff"
+  outcome "kill: equal in every bit to the run that nothing disturbed" $? "$folder.diff"
+}
+
 sanitizer() {
   local tool
   tool=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer \
@@ -156,8 +196,10 @@ for part in "${parts[@]}"; do
       tests equivalence_layouts 300
       tests equivalence_identity 300
       ;;
+    selftest) selftest ;;
     trace) tests trace_test 60 ;;
     runs) runs ;;
+    kill) kill_one ;;
     sanitizer) sanitizer ;;
     *) echo "gpu_check: no part '$part'" >&2; exit 2 ;;
   esac
