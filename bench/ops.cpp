@@ -295,6 +295,7 @@ void xent_stats(benchmark::State& state) {
   const DType t = dtype_of(state.range(0) != 0);
   Bench bench(ops::OpKind::xent_stats, t, static_cast<int>(state.range(3)));
   bench.add(DType::f32, state.range(1), 3);
+  bench.add_absent();
   bench.add(t, state.range(1), state.range(2));
   random_targets(bench.add(DType::i32, 1, state.range(1)), state.range(2));
   bench.run(state);

@@ -304,7 +304,14 @@ Named memory_bound_in_step() {
       {"xent_stats",
        [=](Gpu& gpu) {
          Call call(gpu, OpKind::xent_stats);
-         return call.add(f32, kChunk, 3).add(bf16, kChunk, kVocab).add_values(DType::i32, targets);
+         call.add(f32, kChunk, 3).add_absent().add(bf16, kChunk, kVocab);
+         return call.add_values(DType::i32, targets);
+       }},
+      {"xent_stats, d_logits",
+       [=](Gpu& gpu) {
+         Call call(gpu, OpKind::xent_stats);
+         call.add(f32, kChunk, 3).add(bf16, kChunk, kVocab).add(bf16, kChunk, kVocab);
+         return call.add_values(DType::i32, targets);
        }},
       {"xent_grad",
        [=](Gpu& gpu) {

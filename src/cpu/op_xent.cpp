@@ -71,39 +71,63 @@ RowStats stats_of(const T* logits, int64_t cols) {
   return stats;
 }
 
-void xent_stats_rows(const ops::OpCall& call, OpContext& context) {
-  const auto& args = call.args;
-  const Rows<float> stats(args[0]);
-  const auto* targets = data_of<int32_t>(args[2]);
-  const ops::HeldVocab held = call.attributes.held_vocab(args[1].cols);
-  with_element(call.dtype, [&]<typename T>(T) {
-    const Rows<T> logits(args[1]);
-    const auto rows = [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) {
-        float* out = stats[r];
-        out[0] = 0.0f;
-        out[1] = 1.0f;
-        out[2] = 0.0f;
-        if (targets[r] == -100) continue;
-        const RowStats row = stats_of(logits[r], held.count);
-        out[0] = row.max;
-        out[1] = row.sum;
-        const int64_t column = held.index_of(targets[r]);
-        if (column >= 0) out[2] = widen(logits[r][column]);
-      }
-    };
-    parallel_ranges(context.num_threads(), args[1].rows, 1, args[1].size(), rows);
-  });
+template <typename T>
+void stats_row(float* out, const T* logits, int32_t target, const ops::HeldVocab& held) {
+  out[0] = 0.0f;
+  out[1] = 1.0f;
+  out[2] = 0.0f;
+  if (target == -100) return;
+  const RowStats row = stats_of(logits, held.count);
+  out[0] = row.max;
+  out[1] = row.sum;
+  const int64_t column = held.index_of(target);
+  if (column >= 0) out[2] = widen(logits[column]);
 }
 
 template <typename T>
-void grad_row(T* out, const T* logits, const float* stats, int64_t cols) {
+void grad_row(T* out, const T* logits, const float* stats, int32_t target, int64_t cols,
+              const ops::HeldVocab& held) {
+  const bool skipped = target == -100;
+  const int64_t first_zero = skipped ? 0 : held.count;
+  std::memset(out + first_zero, 0, static_cast<size_t>(cols - first_zero) * sizeof(T));
+  if (skipped) return;
+  const int64_t column = held.index_of(target);
+  const float target_logit = column >= 0 ? widen(logits[column]) : 0.0f;
   const F32 f;
   const Vec max = hn::Set(f, stats[0]);
   const Vec inverse = hn::Set(f, 1.0f / stats[1]);
-  for_vectors(0, cols, [&](int64_t i, auto access) {
+  for_vectors(0, held.count, [&](int64_t i, auto access) {
     const Vec e = exp_of(hn::Sub(access.read(logits + i), max));
     access.write(hn::Mul(e, inverse), out + i);
+  });
+  if (column < 0) return;
+  const float p = std::exp(target_logit - stats[0]) / stats[1];
+  store_some(hn::Set(f, p - 1.0f), out + column, 1);
+}
+
+/// `body(r, logits, d_logits)` for each row, on all threads.
+template <typename Body>
+void for_rows(const ops::OpCall& call, OpContext& context, const TensorView& logits,
+              const TensorView& d_logits, const Body& body) {
+  with_element(call.dtype, [&]<typename T>(T) {
+    const Rows<T> from(logits), to(d_logits);
+    const auto rows = [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) body(r, from[r], to[r]);
+    };
+    parallel_ranges(context.num_threads(), logits.rows, 1, logits.size(), rows);
+  });
+}
+
+void xent_stats_rows(const ops::OpCall& call, OpContext& context) {
+  const auto& args = call.args;
+  const Rows<float> stats(args[0]);
+  const auto* targets = data_of<int32_t>(args[3]);
+  const int64_t cols = args[2].cols;
+  const ops::HeldVocab held = call.attributes.held_vocab(cols);
+  const bool with_gradient = args[1].present();
+  for_rows(call, context, args[2], args[1], [&](int64_t r, const auto* logits, auto* d_logits) {
+    stats_row(stats[r], logits, targets[r], held);
+    if (with_gradient) grad_row(d_logits, logits, stats[r], targets[r], cols, held);
   });
 }
 
@@ -111,25 +135,10 @@ void xent_grad_rows(const ops::OpCall& call, OpContext& context) {
   const auto& args = call.args;
   const Rows<float> stats(args[2]);
   const auto* targets = data_of<int32_t>(args[3]);
-  const ops::HeldVocab held = call.attributes.held_vocab(args[1].cols);
-  with_element(call.dtype, [&]<typename T>(T) {
-    const Rows<T> d_logits(args[0]), logits(args[1]);
-    const auto rows = [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) {
-        const bool skipped = targets[r] == -100;
-        const int64_t first_zero = skipped ? 0 : held.count;
-        std::memset(d_logits[r] + first_zero, 0,
-                    static_cast<size_t>(args[1].cols - first_zero) * sizeof(T));
-        if (skipped) continue;
-        const int64_t column = held.index_of(targets[r]);
-        const float target_logit = column >= 0 ? widen(logits[r][column]) : 0.0f;
-        grad_row(d_logits[r], logits[r], stats[r], held.count);
-        if (column < 0) continue;
-        const float p = std::exp(target_logit - stats[r][0]) / stats[r][1];
-        store_some(hn::Set(F32(), p - 1.0f), d_logits[r] + column, 1);
-      }
-    };
-    parallel_ranges(context.num_threads(), args[1].rows, 1, args[1].size(), rows);
+  const int64_t cols = args[1].cols;
+  const ops::HeldVocab held = call.attributes.held_vocab(cols);
+  for_rows(call, context, args[1], args[0], [&](int64_t r, const auto* logits, auto* d_logits) {
+    grad_row(d_logits, logits, stats[r], targets[r], cols, held);
   });
 }
 

@@ -1,10 +1,12 @@
 // Cross-entropy over chunks of rows: statistics of the logits, loss and gradient.
+#include <algorithm>
 #include <cfloat>
 
 #include "base/math.h"
 #include "cuda/kernel_launch.cuh"
 #include "cuda/kernel_pack.cuh"
 #include "cuda/kernel_reduce.cuh"
+#include "cuda/kernel_shared.cuh"
 #include "cuda/op_bodies.h"
 
 namespace trireme::cuda {
@@ -12,7 +14,8 @@ namespace trireme::cuda {
 namespace {
 
 constexpr int kStatsThreads = 512;
-constexpr int kStatsAhead = 4;  // packs loaded before the first is used
+constexpr int kBothThreads = 1024;
+constexpr int kAhead = 4;  // packs loaded before the first is used
 constexpr int kGradThreads = 256;
 constexpr int kGradPerThread = 2;
 constexpr int kLossThreads = 1024;
@@ -45,6 +48,14 @@ struct Online {
     sum = sum * exp_of(max, largest) + other_sum * exp_of(other_max, largest);
     max = largest;
   }
+  /// Columns [first, first + kCount) of a row, of which those from `end` on are none.
+  template <typename T, int kCount>
+  __device__ void take(const Pack<T, kCount>& pack, int64_t first, int64_t end) {
+    float x[kCount];
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) x[k] = first + k < end ? pack[k] : -INFINITY;
+    take(x);
+  }
   /// Over the warp, for lane 0.
   __device__ void merge_warp() {
 #pragma unroll
@@ -73,10 +84,10 @@ __global__ void __launch_bounds__(kStatsThreads)
   const int64_t packs = cols / kCount;
   Online online;
   int64_t p = threadIdx.x;
-  for (; p + (kStatsAhead - 1) * kStatsThreads < packs; p += kStatsAhead * kStatsThreads) {
-    float x[kStatsAhead * kCount];
+  for (; p + (kAhead - 1) * kStatsThreads < packs; p += kAhead * kStatsThreads) {
+    float x[kAhead * kCount];
 #pragma unroll
-    for (int i = 0; i < kStatsAhead; ++i) {
+    for (int i = 0; i < kAhead; ++i) {
       const auto pack = load_pack<kCount>(from + (p + i * kStatsThreads) * kCount);
 #pragma unroll
       for (int k = 0; k < kCount; ++k) x[i * kCount + k] = pack[k];
@@ -111,6 +122,103 @@ __global__ void __launch_bounds__(kStatsThreads)
   out[2] = column >= 0 ? widen(from[column]) : 0.0f;
 }
 
+/// d_logits of a pack of columns from `first` on.
+template <typename T, int kCount>
+__device__ void store_gradient(T* d_logits, const Pack<T, kCount>& logits, int64_t first,
+                               float max, float inverse, int64_t column, int64_t first_zero) {
+  float result[kCount];
+#pragma unroll
+  for (int k = 0; k < kCount; ++k) {
+    const int64_t at = first + k;
+    const float share = at < first_zero ? exp_of(logits[k], max) * inverse : 0.0f;
+    result[k] = at == column ? share - 1.0f : share;
+  }
+  store_pack(d_logits + first, result);
+}
+
+/// Of the threads' statistics, for every thread of a block of kBothThreads.
+__device__ Online merge_block(Online online) {
+  constexpr int kWarps = kBothThreads / 32;
+  __shared__ float maxima[kWarps];
+  __shared__ float sums[kWarps];
+  online.merge_warp();
+  if (threadIdx.x % 32 == 0) {
+    maxima[threadIdx.x / 32] = online.max;
+    sums[threadIdx.x / 32] = online.sum;
+  }
+  __syncthreads();
+  if (threadIdx.x < 32) {
+    Online all{maxima[threadIdx.x], sums[threadIdx.x]};
+    all.merge_warp();
+    __syncwarp();
+    if (threadIdx.x == 0) {
+      maxima[0] = all.max;
+      sums[0] = all.sum;
+    }
+  }
+  __syncthreads();
+  return {maxima[0], sums[0]};
+}
+
+/// A block a row, which it reads once: packs below `num_kept` wait in shared memory for their
+/// gradient, the few others in the cache. A thread sees only packs of its own.
+template <typename T, int kCount>
+__global__ void __launch_bounds__(kBothThreads)
+    both_of_rows(Rows<float> stats, Rows<T> d_logits, Rows<const T> logits, const int32_t* targets,
+                 int64_t cols, int64_t num_kept, ops::HeldVocab held) {
+  const int64_t row = blockIdx.x;
+  const int64_t packs = cols / kCount;
+  const int32_t target = targets[row];
+  const bool skipped = target == kSkipped;
+  const int64_t column = held.index_of(target);  // -1 of a skipped row
+  const T* from = logits[row];
+  T* kept = reinterpret_cast<T*>(shared_floats());
+  Online online;
+  for (int64_t p = threadIdx.x; p < packs && !skipped; p += kAhead * kBothThreads) {
+    Pack<T, kCount> read[kAhead];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const int64_t at = p + i * kBothThreads;
+      if (at < packs) read[i] = load_pack<kCount>(from + at * kCount);
+    }
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const int64_t at = p + i * kBothThreads;
+      if (at >= packs) continue;
+      online.take(read[i], at * kCount, held.count);
+      if (at >= num_kept) continue;
+      float x[kCount];
+#pragma unroll
+      for (int k = 0; k < kCount; ++k) x[k] = read[i][k];
+      store_pack(kept + at * kCount, x);
+    }
+  }
+  const float target_logit = threadIdx.x == 0 && column >= 0 ? widen(from[column]) : 0.0f;
+  online = merge_block(online);
+  if (threadIdx.x == 0) {
+    stats[row][0] = skipped ? 0.0f : online.max;
+    stats[row][1] = skipped ? 1.0f : online.sum;
+    stats[row][2] = target_logit;
+  }
+  const float inverse = 1.0f / online.sum;
+  const int64_t first_zero = skipped ? 0 : held.count;
+  for (int64_t p = threadIdx.x; p < packs; p += kAhead * kBothThreads) {
+    Pack<T, kCount> read[kAhead];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const int64_t at = p + i * kBothThreads;
+      if (at >= packs || skipped) continue;
+      read[i] = load_pack<kCount>((at < num_kept ? kept : from) + at * kCount);
+    }
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const int64_t at = p + i * kBothThreads;
+      if (at >= packs) continue;
+      store_gradient(d_logits[row], read[i], at * kCount, online.max, inverse, column, first_zero);
+    }
+  }
+}
+
 template <typename T, int kCount>
 __global__ void __launch_bounds__(kGradThreads)
     gradient_of_rows(Rows<T> d_logits, Rows<const T> logits, Rows<const float> stats,
@@ -136,14 +244,7 @@ __global__ void __launch_bounds__(kGradThreads)
     for (int i = 0; i < kGradPerThread; ++i) {
       const int64_t p = first + i * kGradThreads;
       if (p >= packs) continue;
-      float result[kCount];
-#pragma unroll
-      for (int k = 0; k < kCount; ++k) {
-        const int64_t at = p * kCount + k;
-        const float share = at < first_zero ? exp_of(read[i][k], max) * inverse : 0.0f;
-        result[k] = at == column ? share - 1.0f : share;
-      }
-      store_pack(d_logits[row] + p * kCount, result);
+      store_gradient(d_logits[row], read[i], p * kCount, max, inverse, column, first_zero);
     }
   }
 }
@@ -193,9 +294,48 @@ __global__ void __launch_bounds__(kLossThreads)
 
 }  // namespace
 
+namespace {
+
+/// Shared memory that a block of both_of_rows may keep packs in: whole rounds of its threads.
+int64_t kept_bytes() {
+  constexpr int64_t kRound = kBothThreads * 16;
+  constexpr int64_t kOther = 1024;  // merge_block's, and what the system keeps
+  int device = 0;
+  int most = 0;
+  TRIREME_CUDA(cudaGetDevice(&device));
+  TRIREME_CUDA(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  return (most - kOther) / kRound * kRound;
+}
+
+void stats_and_gradient(const ops::OpCall& call, cudaStream_t stream) {
+  const TensorView& d_logits = call.args[1];
+  const TensorView& logits = call.args[2];
+  const auto fits = [&](int64_t count) { return all_fit(count, d_logits, logits); };
+  with_access(call.dtype, fits, [&](auto access) {
+    using A = decltype(access);
+    using T = typename A::T;
+    constexpr int64_t kPackBytes = A::kCount * int64_t{sizeof(T)};
+    const auto kernel = both_of_rows<T, A::kCount>;
+    const int64_t packs = logits.cols / A::kCount;
+    const int64_t num_kept = std::min(packs, kept_bytes() / kPackBytes);
+    allow_shared("xent_stats", kernel, num_kept * kPackBytes);
+    launch("xent_stats", kernel,
+           {dim3(blocks(logits.rows)), dim3(kBothThreads), num_kept * kPackBytes}, stream,
+           rows_of<float>(call.args[0]), rows_of<T>(d_logits), rows_of<const T>(logits),
+           data_of<const int32_t>(call.args[3]), logits.cols, num_kept,
+           call.attributes.held_vocab(logits.cols));
+  });
+}
+
+}  // namespace
+
 void xent_stats(const ops::OpCall& call, OpContext&, cudaStream_t stream) {
-  const TensorView& logits = call.args[1];
+  const TensorView& logits = call.args[2];
   if (logits.rows == 0) return;
+  if (call.args[1].present()) {
+    stats_and_gradient(call, stream);
+    return;
+  }
   // What whole packs leave over of a row is read by elements.
   const auto fits = [&](int64_t count) {
     TensorView whole = logits;
@@ -207,7 +347,7 @@ void xent_stats(const ops::OpCall& call, OpContext&, cudaStream_t stream) {
     using T = typename A::T;
     launch("xent_stats", stats_of_rows<T, A::kCount>,
            {dim3(blocks(logits.rows)), dim3(kStatsThreads)}, stream, rows_of<float>(call.args[0]),
-           rows_of<const T>(logits), data_of<const int32_t>(call.args[2]),
+           rows_of<const T>(logits), data_of<const int32_t>(call.args[3]),
            call.attributes.held_vocab(logits.cols));
   });
 }

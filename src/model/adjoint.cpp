@@ -193,7 +193,7 @@ class Derivation {
       origin = &producer(origin->args[1]);
     }
     check(origin->op == OpKind::xent_stats, "{}: the loss has no statistics", graph_.name);
-    const Ref logits = origin->args[1];
+    const Ref logits = origin->args[2];
     contribute_set(logits, OpKind::xent_grad, *origin, {Ref{}, logits, stats, node.args[2]});
   }
 

@@ -132,7 +132,8 @@ void GraphBuilder::loss(int x, int vocab_slot) {
   const int stats = new_value("stats", Dim::tokens, Dim::three, Element::f32, Recompute::norms);
   const size_t first = graph_.nodes.size();
   node(OpKind::linear, {value_ref(logits), value_ref(x), slot_ref(vocab_slot), Ref{}, Ref{}});
-  node(OpKind::xent_stats, {value_ref(stats), value_ref(logits), batch_ref(BatchField::targets)});
+  node(OpKind::xent_stats,
+       {value_ref(stats), Ref{}, value_ref(logits), batch_ref(BatchField::targets)});
   const int all = boundary(NodeKind::merge, stats);
   node(OpKind::xent_loss, {loss_sums_ref(), value_ref(all), batch_ref(BatchField::targets)}).law =
       LawRule::first_micro_batch;

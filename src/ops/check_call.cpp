@@ -202,17 +202,16 @@ void check_xent(const Checker& c, OpKind kind) {
     c.vector(2, DType::i32, tokens);
     return;
   }
-  const int64_t rows = c.arg(1).rows;
-  check_vocab(c, c.arg(1).cols);
-  c.shape(1, c.compute(), rows, c.arg(1).cols);
-  if (kind == OpKind::xent_stats) {
-    c.shape(0, DType::f32, rows, 3);
-    c.vector(2, DType::i32, rows);
-  } else {
-    c.shape(0, c.compute(), rows, c.arg(1).cols);
-    c.shape(2, DType::f32, rows, 3);
-    c.vector(3, DType::i32, rows);
+  const bool is_stats = kind == OpKind::xent_stats;
+  const TensorView& logits = c.arg(is_stats ? 2 : 1);
+  const int gradient = is_stats ? 1 : 0;
+  check_vocab(c, logits.cols);
+  c.shape(is_stats ? 2 : 1, c.compute(), logits.rows, logits.cols);
+  if (!is_stats || c.arg(1).present()) {
+    c.shape(gradient, c.compute(), logits.rows, logits.cols);
   }
+  c.shape(is_stats ? 0 : 2, DType::f32, logits.rows, 3);
+  c.vector(3, DType::i32, logits.rows);
 }
 
 /// The flat planes of a master: value T and, exactly under bf16, a remainder.

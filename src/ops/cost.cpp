@@ -25,7 +25,6 @@ double flops_per_element(OpKind kind) {
     case OpKind::rms_norm_weight_grad:
     case OpKind::rope:
     case OpKind::rope_input_grad:
-    case OpKind::xent_stats:
       return 3;
     case OpKind::swiglu_input_grad:
       return 6;
@@ -52,10 +51,8 @@ int counted_operand(OpKind kind) {
     case OpKind::embedding_weight_grad:
     case OpKind::rms_norm_weight_grad:
     case OpKind::qk_norm_weight_grad:
-    case OpKind::xent_stats:
     case OpKind::xent_combine:
     case OpKind::sum_squares:
-      return 1;
     case OpKind::swiglu:
       return 1;
     default:
@@ -91,6 +88,9 @@ double flops(const OpCall& call, double pairs) {
       return 2.0 * head_flops;
     case OpKind::attention_input_grad:
       return 5.0 * head_flops;
+    case OpKind::xent_stats:  // d_logits where wanted, logits
+      return (args[1].present() ? 3.0 + flops_per_element(OpKind::xent_grad) : 3.0) *
+             static_cast<double>(args[2].size());
     default: {
       const auto counted = static_cast<size_t>(counted_operand(call.kind));
       return flops_per_element(call.kind) * static_cast<double>(args[counted].size());

@@ -97,7 +97,9 @@ enum class OpKind : uint8_t {
 
   // stats(tokens, 3):f32 = (max, sum of exp(logit - max), logit of the target or 0) over the held
   // columns of logits(tokens, vocab):T, (lowest finite, 0, 0) where none is held; target -100
-  // skips the row (stats 0, 1, 0). Args stats, logits, targets(tokens):i32.
+  // skips the row (stats 0, 1, 0). With d_logits(tokens, vocab):T also what xent_grad makes of them,
+  // in the same pass, where the held columns are the whole vocabulary; d_logits may be logits.
+  // Args stats, d_logits, logits, targets(tokens):i32.
   xent_stats,
   // stats(tokens, 3):f32 over all columns, from those over the columns of each of n ranks,
   // parts(n * tokens, 3):f32, rank after rank: the max of the maxima, each sum times

@@ -37,6 +37,7 @@ class Fuser {
   void run() {
     for (size_t i = 0; i + 1 < nodes_.size(); ++i) {
       fuse_residual(i);
+      fuse_loss(i);
       fuse_activation(i);
     }
   }
@@ -70,6 +71,22 @@ class Fuser {
     fused.args[4] = other;
     nodes_[i] = std::move(fused);
     erase(i + 1);
+  }
+
+  void fuse_loss(size_t i) {
+    if (!is(nodes_[i], OpKind::xent_stats)) return;
+    const Ref stats = nodes_[i].args[0];
+    const Ref logits = nodes_[i].args[2];
+    for (size_t j = i + 1; j < nodes_.size(); ++j) {
+      const Node& node = nodes_[j];
+      if (is(node, OpKind::xent_grad) && node.args[1] == logits && node.args[2] == stats) {
+        if (node.chunked != nodes_[i].chunked) return;
+        nodes_[i].args[1] = node.args[0];
+        erase(j);
+        return;
+      }
+      if (touches(node, logits) || writes(node, stats)) return;
+    }
   }
 
   /// Whether node `i` may run after node `last` as well as in its place.

@@ -11,6 +11,7 @@ namespace trireme::plan {
 /// whether it is read after the phase. Every kept value, and every gradient of a parameter, comes
 /// out the same up to the rounding of what is no longer stored in between:
 ///   linear, then add of its result to another value: one linear with a residual
+///   xent_stats, and xent_grad of the same logits by these statistics: one pass for both
 ///   swiglu again in backward, whose result weight gradients alone read: an output of
 ///     swiglu_input_grad, which reads the same operand; those weight gradients then follow it
 void fuse(std::vector<model::Node>& nodes, std::vector<bool>& recomputed,

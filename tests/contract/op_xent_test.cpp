@@ -43,6 +43,7 @@ TEST_P(Ops, XentStats) {
       CallUnderTest call(backend(), ops::OpKind::xent_stats, t());
       slice.set(call.attributes());
       call.output(rows, 3, DType::f32);
+      call.absent();
       call.input(logits, t(), 3);
       call.input(targets);
       call.run();
@@ -92,6 +93,7 @@ TEST_P(Ops, XentOverSeveralRanks) {
     CallUnderTest call(backend(), ops::OpKind::xent_stats, t());
     kRanks[rank].set(call.attributes());
     call.output(kRows, 3, DType::f32);
+    call.absent();
     call.input(kRanks[rank].with_bad_padding(columns_of(logits, kRanks[rank])), t());
     call.input(targets);
     call.run();
@@ -163,6 +165,37 @@ TEST_P(Ops, XentGrad) {
   }
 }
 
+/// Statistics and gradient in one pass, also in place, and of more columns than any block keeps.
+TEST_P(Ops, XentStatsWithGradient) {
+  constexpr Slice kWhole[] = {{509, 0, 0}, {5000, 0, 0}, {512, 0, 3}, {151936, 0, 0}};
+  for (const Slice& slice : kWhole) {
+    for (const int64_t rows : {0, 1, 9}) {
+      const Tensor logits = slice.with_bad_padding(random(rows, slice.vocab, 10.0));
+      const Ints targets = targets_of(random_ints(rows, 509));
+      const Tensor stats = xent_stats(logits, targets, slice.held());
+      const Tensor want = xent_grad(logits, stats, targets, slice.held());
+      CallUnderTest call(backend(), ops::OpKind::xent_stats, t());
+      slice.set(call.attributes());
+      call.output(rows, 3, DType::f32);
+      call.output(rows, slice.vocab, t(), 1);
+      call.input(logits, t());
+      call.input(targets);
+      call.run();
+      expect_close(call.read(0), stats, limit(OpClass::softmax, DType::f32));
+      expect_close(call.read(1), want, limit(OpClass::softmax, t()));
+      CallUnderTest in_place(backend(), ops::OpKind::xent_stats, t());
+      slice.set(in_place.attributes());
+      in_place.output(rows, 3, DType::f32);
+      in_place.update(logits, t());
+      in_place.alias(1);
+      in_place.input(targets);
+      in_place.run();
+      EXPECT_EQ(in_place.bytes(0), call.bytes(0));
+      EXPECT_EQ(in_place.bytes(1), call.bytes(1));
+    }
+  }
+}
+
 /// A NaN logit reaches the loss, wherever it stands.
 TEST_P(Ops, XentCarriesNan) {
   for (const int64_t column : {0, 1, 300, 508}) {
@@ -170,6 +203,7 @@ TEST_P(Ops, XentCarriesNan) {
     logits.at(0, column) = std::nan("");
     CallUnderTest call(backend(), ops::OpKind::xent_stats, t());
     call.output(1, 3, DType::f32);
+    call.absent();
     call.input(logits, t());
     call.input(Ints{5});
     call.run();

@@ -56,7 +56,7 @@ class NodeRun {
       case OpKind::add:
         return put(0, present(2) ? contract::plus(in(1), in(2)) : in(1));
       case OpKind::xent_stats:
-        return put(0, contract::xent_stats(in(1), ints(2), held(in(1).cols)));
+        return put(0, contract::xent_stats(in(2), ints(3), held(in(2).cols)));
       case OpKind::xent_combine:
         return put(0, contract::xent_combine(in(1), ints(2)));
       case OpKind::xent_loss:

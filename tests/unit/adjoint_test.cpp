@@ -263,7 +263,7 @@ TEST(Adjoint, PartsOfAVocabulary) {
   model::Node combine = head.nodes[merge];
   combine.kind = model::NodeKind::op;
   combine.op = ops::OpKind::xent_combine;
-  combine.args = {combine.args[0], gather.args[0], stats.args[2]};
+  combine.args = {combine.args[0], gather.args[0], stats.args[3]};
   head.nodes[merge] = combine;
   head.nodes.insert(head.nodes.begin() + static_cast<int64_t>(merge), gather);
   model.validate();

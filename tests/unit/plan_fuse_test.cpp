@@ -18,12 +18,12 @@ model::ModelGraph model_of_one_rank() {
   return model;
 }
 
-UnitPhases block(model::Recompute level) {
+UnitPhases unit(size_t index, model::Recompute level) {
   static const model::ModelGraph model = model_of_one_rank();
   static const cpu::OpSizing sizing(1);
   PhaseRequest request;
   request.model = &model;
-  request.kind = model.units[1].kind;
+  request.kind = model.units[index].kind;
   request.trainable.assign(model.kinds[static_cast<size_t>(request.kind)].slots.size(), true);
   request.level = level;
   request.compute = DType::bf16;
@@ -32,6 +32,8 @@ UnitPhases block(model::Recompute level) {
   request.sizing = &sizing;
   return build_phases(request);
 }
+
+UnitPhases block(model::Recompute level) { return unit(1, level); }
 
 std::vector<const Instruction*> all(const Phase& phase, OpKind op) {
   std::vector<const Instruction*> found;
@@ -52,6 +54,18 @@ TEST(Fuse, ResidualsAreAddedByTheProducts) {
       EXPECT_EQ(residual, i == 1 || i == 3) << phase->name << ", product " << i;
     }
   }
+}
+
+TEST(Fuse, TheLossIsOnePassOverItsLogits) {
+  const UnitPhases head = unit(model_of_one_rank().units.size() - 1, model::Recompute::none);
+  const auto trained = all(head.backward, OpKind::xent_stats);
+  ASSERT_EQ(trained.size(), 1u);
+  EXPECT_NE(trained[0]->args[1].bound, Bound::none);
+  EXPECT_EQ(trained[0]->args[1].offset, trained[0]->args[2].offset);
+  EXPECT_TRUE(all(head.backward, OpKind::xent_grad).empty());
+  const auto judged = all(head.evaluate, OpKind::xent_stats);
+  ASSERT_EQ(judged.size(), 1u);
+  EXPECT_EQ(judged[0]->args[1].bound, Bound::none);
 }
 
 TEST(Fuse, TheActivationComesBackWithItsGradient) {
