@@ -261,6 +261,15 @@ Named memory_bound_in_block() {
          call.law(ops::Law::add).add(f32, 1, kHidden);
          return rows(call, 2).add(f32, 1, kTokens);
        }},
+      {"rms_norm_grad, in place",
+       [=](Gpu& gpu) {
+         Call call(gpu, OpKind::rms_norm_grad);
+         call.law(ops::Law::add).add(f32, 1, kHidden);
+         for (int i = 0; i < 3; ++i) call.add(bf16, kTokens, kHidden);
+         call.add(bf16, 1, kHidden).add(f32, 1, kTokens);
+         call.get().args[static_cast<size_t>(call.get().num_args++)] = call.get().args[1];
+         return call;
+       }},
       {"add", [](Gpu& gpu) { return rows(Call(gpu, OpKind::add), 3); }},
       {"swiglu",
        [=](Gpu& gpu) {

@@ -36,10 +36,11 @@ void normalise_row(T* y, const T* x, const T* gain, int64_t cols, float rstd) {
   });
 }
 
-/// dx law= rstd * (dy*gain) - x * rstd^3 * mean(dy*gain*x).
+/// dx = before + rstd * (dy*gain) - x * rstd^3 * mean(dy*gain*x). No `before` where it is null; it
+/// may be dx, and so may dy.
 template <typename T>
 void input_grad_row(T* dx, const T* dy, const T* x, const T* gain, int64_t cols, float rstd,
-                    bool accumulate) {
+                    const T* before = nullptr) {
   const F32 f;
   Vec dots = hn::Zero(f);
   for_vectors(0, cols, [&](int64_t i, auto access) {
@@ -51,7 +52,7 @@ void input_grad_row(T* dx, const T* dy, const T* x, const T* gain, int64_t cols,
   for_vectors(0, cols, [&](int64_t i, auto access) {
     const Vec g = hn::Mul(access.read(dy + i), access.read(gain + i));
     Vec out = hn::NegMulAdd(access.read(x + i), shift, hn::Mul(g, scale));
-    if (accumulate) out = hn::Add(access.read(dx + i), out);
+    if (before != nullptr) out = hn::Add(access.read(before + i), out);
     access.write(out, dx + i);
   });
 }

@@ -22,6 +22,7 @@ void embedding_weight_grad(const ops::OpCall& call, OpContext& context);
 void rms_norm(const ops::OpCall& call, OpContext& context);
 void rms_norm_input_grad(const ops::OpCall& call, OpContext& context);
 void rms_norm_weight_grad(const ops::OpCall& call, OpContext& context);
+void rms_norm_grad(const ops::OpCall& call, OpContext& context);
 
 // op_qk_norm.cpp
 /// Tokens whose gradients of the gains are summed in one piece; the pieces are added in order.

@@ -33,17 +33,18 @@ void rms_norm_rows(const ops::OpCall& call, OpContext& context) {
   });
 }
 
+/// Arguments dx, dy, x, gain, rstd, before (may be absent).
 void rms_norm_input_grad_rows(const ops::OpCall& call, OpContext& context) {
   const auto& args = call.args;
-  const bool accumulate = call.law == ops::Law::add;
   with_element(call.dtype, [&]<typename T>(T) {
-    const Rows<T> dx(args[0]), dy(args[1]), x(args[2]);
+    const Rows<T> dx(args[0]), dy(args[1]), x(args[2]), before(args[5]);
     const auto* gain = data_of<T>(args[3]);
     const auto* rstd = data_of<float>(args[4]);
     parallel_ranges(context.num_threads(), args[2].rows, 1, args[2].size(),
                     [&](int64_t begin, int64_t end) {
                       for (int64_t r = begin; r < end; ++r) {
-                        input_grad_row(dx[r], dy[r], x[r], gain, args[2].cols, rstd[r], accumulate);
+                        input_grad_row<T>(dx[r], dy[r], x[r], gain, args[2].cols, rstd[r],
+                                          args[5].present() ? before[r] : nullptr);
                       }
                     });
   });
@@ -76,12 +77,24 @@ void rms_norm(const ops::OpCall& call, OpContext& context) {
 
 HWY_EXPORT(rms_norm_input_grad_rows);
 void rms_norm_input_grad(const ops::OpCall& call, OpContext& context) {
-  HWY_DYNAMIC_DISPATCH(rms_norm_input_grad_rows)(call, context);
+  ops::OpCall rows = call;
+  rows.args[5] = call.law == ops::Law::add ? call.args[0] : TensorView{};
+  HWY_DYNAMIC_DISPATCH(rms_norm_input_grad_rows)(rows, context);
 }
 
 HWY_EXPORT(rms_norm_weight_grad_columns);
 void rms_norm_weight_grad(const ops::OpCall& call, OpContext& context) {
   HWY_DYNAMIC_DISPATCH(rms_norm_weight_grad_columns)(call, context);
+}
+
+void rms_norm_grad(const ops::OpCall& call, OpContext& context) {
+  const auto& [d_gain, dx, dy, x, gain, rstd, before, none] = call.args;
+  ops::OpCall columns = call;  // first: dx may take the place of dy
+  columns.args = {d_gain, dy, x, rstd};
+  HWY_DYNAMIC_DISPATCH(rms_norm_weight_grad_columns)(columns, context);
+  ops::OpCall rows = call;
+  rows.args = {dx, dy, x, gain, rstd, before};
+  HWY_DYNAMIC_DISPATCH(rms_norm_input_grad_rows)(rows, context);
 }
 
 }  // namespace trireme::cpu

@@ -64,7 +64,7 @@ void qk_norm_input_grad_rows(const ops::OpCall& call, OpContext& context) {
         for_heads(a, [&](int64_t at, int64_t kind) {
           const T* head = qkv[r] + at;
           const float rstd = rstd_of(head, a.head_dim, eps);
-          input_grad_row(d_qkv[r] + at, d_y[r] + at, head, gain[kind], a.head_dim, rstd, false);
+          input_grad_row(d_qkv[r] + at, d_y[r] + at, head, gain[kind], a.head_dim, rstd);
         });
         copy_values(d_qkv[r], d_y[r], a);
       }

@@ -28,6 +28,7 @@ constexpr std::array<Row, ops::kNumOps> kTable = {{
     {OpKind::rms_norm, rms_norm},
     {OpKind::rms_norm_input_grad, rms_norm_input_grad},
     {OpKind::rms_norm_weight_grad, rms_norm_weight_grad},
+    {OpKind::rms_norm_grad, rms_norm_grad},
     {OpKind::qk_norm, qk_norm},
     {OpKind::qk_norm_input_grad, qk_norm_input_grad},
     {OpKind::qk_norm_weight_grad, qk_norm_weight_grad, qk_norm_weight_grad_workspace},

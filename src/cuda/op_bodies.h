@@ -17,7 +17,11 @@ Body embedding_weight_grad;
 
 // op_norm.cu
 Body rms_norm;
+
+// op_norm_grad.cu
 Body rms_norm_input_grad;
+Body rms_norm_weight_grad;
+Body rms_norm_grad;
 
 // op_qk_norm.cu
 Body qk_norm;
@@ -25,7 +29,6 @@ Body qk_norm_input_grad;
 Body qk_norm_weight_grad;
 
 // op_columns.cu
-Body rms_norm_weight_grad;
 Body linear_bias_grad;
 
 // op_matmul.cpp

@@ -1,4 +1,4 @@
-// Sums over rows: gradients of norm gains and of biases. Slices of rows are summed by one block
+// Sums over rows: gradients of biases, and of norm gains of long rows. Slices of rows are summed by one block
 // each, then the slices' sums are added in order.
 #include "base/math.h"
 #include "cuda/fill.h"
@@ -6,6 +6,7 @@
 #include "cuda/kernel_pack.cuh"
 #include "cuda/op_bodies.h"
 #include "cuda/op_sizing.h"
+#include "cuda/sum_columns.h"
 
 namespace trireme::cuda {
 
@@ -13,6 +14,7 @@ namespace {
 
 constexpr int kLanes = 32;  // packs of a block
 constexpr int kTeams = 8;   // rows of a block that are read at once
+constexpr int kPartTeams = 32;
 
 /// What is summed: dy, or dy * x * rstd when there is an x.
 template <typename T>
@@ -62,31 +64,30 @@ __global__ void __launch_bounds__(kLanes* kTeams)
 }
 
 /// out(cols) law = sums of the columns of parts(slices, cols).
-__global__ void __launch_bounds__(kLanes* kTeams)
-    add_slices(float* out, const float* parts, int num_slices, int64_t cols, bool accumulate) {
+__global__ void __launch_bounds__(kLanes* kPartTeams)
+    sum_parts(float* out, const float* parts, int num_slices, int64_t cols, bool accumulate) {
   const int64_t column = static_cast<int64_t>(blockIdx.x) * kLanes + threadIdx.x;
   float sum = 0;
   if (column < cols) {
 #pragma unroll 4
-    for (int slice = threadIdx.y; slice < num_slices; slice += kTeams) {
+    for (int slice = threadIdx.y; slice < num_slices; slice += kPartTeams) {
       sum += parts[slice * cols + column];
     }
   }
-  __shared__ float of_teams[kTeams][kLanes];
+  __shared__ float of_teams[kPartTeams][kLanes];
   of_teams[threadIdx.y][threadIdx.x] = sum;
   __syncthreads();
   if (threadIdx.y != 0 || column >= cols) return;
   sum = accumulate ? out[column] : 0.0f;
   float total = 0;
 #pragma unroll
-  for (int team = 0; team < kTeams; ++team) total += of_teams[team][threadIdx.x];
+  for (int team = 0; team < kPartTeams; ++team) total += of_teams[team][threadIdx.x];
   out[column] = sum + total;
 }
 
 template <bool kScaled>
-void sum_columns(const ops::OpCall& call, const TensorView& dy, const TensorView& x,
-                 const float* rstd, cudaStream_t stream) {
-  const TensorView& out = call.args[0];
+void sum_columns(const ops::OpCall& call, const TensorView& out, const TensorView& dy,
+                 const TensorView& x, const float* rstd, cudaStream_t stream) {
   const bool accumulate = call.law == ops::Law::add;
   if (out.cols == 0) return;
   if (dy.rows == 0) {
@@ -107,19 +108,25 @@ void sum_columns(const ops::OpCall& call, const TensorView& dy, const TensorView
            {dim3(blocks(strips), blocks(slices.count)), dim3(kLanes, kTeams)}, stream, parts, terms,
            dy.rows, slices.rows, dy.cols);
   });
-  launch("sums of slices", add_slices,
-         {dim3(blocks(ceil_div(out.cols, kLanes))), dim3(kLanes, kTeams)}, stream,
-         data_of<float>(out), parts, narrow<int>(slices.count), out.cols, accumulate);
+  add_slices(out, parts, slices.count, accumulate, stream);
 }
 
 }  // namespace
 
-void rms_norm_weight_grad(const ops::OpCall& call, OpContext&, cudaStream_t stream) {
-  sum_columns<true>(call, call.args[1], call.args[2], data_of<const float>(call.args[3]), stream);
+void add_slices(const TensorView& out, const float* parts, int64_t num_slices, bool accumulate,
+                cudaStream_t stream) {
+  launch("sums of slices", sum_parts,
+         {dim3(blocks(ceil_div(out.cols, kLanes))), dim3(kLanes, kPartTeams)}, stream,
+         data_of<float>(out), parts, narrow<int>(num_slices), out.cols, accumulate);
+}
+
+void sum_norm_columns(const ops::OpCall& call, const TensorView& d_gain, const TensorView& dy,
+                      const TensorView& x, const TensorView& rstd, cudaStream_t stream) {
+  sum_columns<true>(call, d_gain, dy, x, data_of<const float>(rstd), stream);
 }
 
 void linear_bias_grad(const ops::OpCall& call, OpContext&, cudaStream_t stream) {
-  sum_columns<false>(call, call.args[1], {}, nullptr, stream);
+  sum_columns<false>(call, call.args[0], call.args[1], {}, nullptr, stream);
 }
 
 }  // namespace trireme::cuda

@@ -14,8 +14,11 @@ int64_t OpSizing::workspace_bytes(const ops::OpCall& call) const {
     case OpKind::linear_weight_grad:
       return args[0].size() > 0 ? kMatmulWorkspace + kWorkspaceAlignment : 0;
     case OpKind::linear_bias_grad:
-    case OpKind::rms_norm_weight_grad:
       return ColumnSlices::bytes(args[1].rows, args[1].cols);
+    case OpKind::rms_norm_weight_grad:
+      return NormSlices::bytes(args[1].rows, args[1].cols);
+    case OpKind::rms_norm_grad:
+      return NormSlices::bytes(args[2].rows, args[2].cols);
     case OpKind::qk_norm_weight_grad:
       return ColumnSlices::bytes(args[2].rows, args[0].size());
     case OpKind::embedding_weight_grad:

@@ -32,6 +32,16 @@ struct ColumnSlices {
   }
 };
 
+/// Gradients of norms: blocks sum the rows they pass over, a row of sums (cols):f32 each, which are
+/// then added in order. Two blocks on each multiprocessor of an H200; longer rows are cut as
+/// ColumnSlices, which are no more.
+struct NormSlices {
+  static constexpr int64_t kMost = 264;
+  static int64_t bytes(int64_t num_rows, int64_t cols) {
+    return std::min(kMost, num_rows) * cols * static_cast<int64_t>(sizeof(float));
+  }
+};
+
 /// sum_squares: pieces of the vector are summed apart, one f64 each.
 struct SquarePieces {
   static constexpr int64_t kMost = 1056;

@@ -87,11 +87,19 @@ void check_rms_norm(const Checker& c, OpKind kind) {
     c.same(2, 0);
     c.vector(3, c.compute(), c.arg(2).cols);
     c.vector(4, DType::f32, c.arg(2).rows);
-  } else {
+  } else if (kind == OpKind::rms_norm_weight_grad) {
     c.vector(0, DType::f32, c.arg(2).cols);
     c.shape(1, c.compute(), c.arg(2).rows, c.arg(2).cols);
     c.same(2, 1);
     c.vector(3, DType::f32, c.arg(2).rows);
+  } else {
+    c.vector(0, DType::f32, c.arg(3).cols);
+    c.shape(1, c.compute(), c.arg(3).rows, c.arg(3).cols);
+    c.same(2, 1);
+    c.same(3, 1);
+    c.vector(4, c.compute(), c.arg(3).cols);
+    c.vector(5, DType::f32, c.arg(3).rows);
+    if (c.arg(6).present()) c.same(6, 1);
   }
 }
 
@@ -266,6 +274,7 @@ void check_call(const OpCall& call) {
     case OpKind::rms_norm:
     case OpKind::rms_norm_input_grad:
     case OpKind::rms_norm_weight_grad:
+    case OpKind::rms_norm_grad:
       return check_rms_norm(c, call.kind);
     case OpKind::qk_norm:
     case OpKind::qk_norm_input_grad:

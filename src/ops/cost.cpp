@@ -20,6 +20,8 @@ double flops_per_element(OpKind kind) {
       return 8;
     case OpKind::qk_norm_input_grad:
       return 10;
+    case OpKind::rms_norm_grad:
+      return 11;
     case OpKind::qk_norm_weight_grad:
       return 5;
     case OpKind::rms_norm_weight_grad:
@@ -50,6 +52,7 @@ int counted_operand(OpKind kind) {
     case OpKind::linear_bias_grad:
     case OpKind::embedding_weight_grad:
     case OpKind::rms_norm_weight_grad:
+    case OpKind::rms_norm_grad:
     case OpKind::qk_norm_weight_grad:
     case OpKind::xent_combine:
     case OpKind::sum_squares:

@@ -45,6 +45,9 @@ enum class OpKind : uint8_t {
   rms_norm_input_grad,
   // d_gain(1, hidden):f32 law = sum over tokens of dy * x * rstd. Args d_gain, dy, x, rstd.
   rms_norm_weight_grad,
+  // Both of one reading: d_gain:f32 law, and dx:T = before:T (optional, may be dx itself) + the
+  // input's gradient, which is set. dx may be dy. Args d_gain, dx, dy, x, gain, rstd, before.
+  rms_norm_grad,
 
   // RMS norm of every query and key head, before the rotation: of each row of qkv(tokens,
   // (heads + 2 kv_heads) * head_dim):T the first `heads` heads are normalised with row 0 of

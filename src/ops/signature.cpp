@@ -8,7 +8,7 @@ namespace trireme::ops {
 
 namespace {
 
-constexpr int kMaxOperands = 6;
+constexpr int kMaxOperands = 7;
 
 struct Row {
   OpKind kind;
@@ -45,6 +45,8 @@ constexpr std::array<Row, kNumOps> kRows = {{
         in("gain"), in("rstd")),
     row(OpKind::rms_norm_weight_grad, "rms_norm_weight_grad", kNoAlias, law("d_gain"), in("dy"),
         in("x"), in("rstd")),
+    row(OpKind::rms_norm_grad, "rms_norm_grad", {-1, 2}, law("d_gain"), out("dx"), in("dy"),
+        in("x"), in("gain"), in("rstd"), optional(in("before"))),
     row(OpKind::qk_norm, "qk_norm", {1, -1}, out("y"), in("qkv"), in("gain")),
     row(OpKind::qk_norm_input_grad, "qk_norm_input_grad", {1, -1}, out("d_qkv"), in("d_y"),
         in("qkv"), in("gain")),

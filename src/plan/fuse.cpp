@@ -39,6 +39,7 @@ class Fuser {
       fuse_residual(i);
       fuse_loss(i);
       fuse_activation(i);
+      fuse_norm(i);
     }
   }
 
@@ -125,6 +126,37 @@ class Fuser {
       --gradient;
     }
     erase(i);
+  }
+
+  /// Whether node `i` may run in the place of node `first`, before it.
+  bool can_lead(size_t i, size_t first) const {
+    for (size_t between = first; between < i; ++between) {
+      for (const Ref& ref : nodes_[i].args) {
+        const bool overtaken = writes(nodes_[i], ref) && touches(nodes_[between], ref);
+        if (overtaken || writes(nodes_[between], ref)) return false;
+      }
+    }
+    return true;
+  }
+
+  void fuse_norm(size_t i) {
+    if (!is(nodes_[i], OpKind::rms_norm_input_grad)) return;
+    const std::vector<Ref> a = nodes_[i].args;  // dx, dy, x, gain, rstd
+    size_t gain = i + 1;
+    while (gain < nodes_.size() &&
+           !(is(nodes_[gain], OpKind::rms_norm_weight_grad) && nodes_[gain].args[1] == a[1] &&
+             nodes_[gain].args[2] == a[2] && nodes_[gain].args[3] == a[4])) {
+      ++gain;
+    }
+    if (gain == nodes_.size() || nodes_[gain].chunked != nodes_[i].chunked || !can_lead(gain, i)) {
+      return;
+    }
+    const Ref before = nodes_[i].law == LawRule::add ? a[0] : Ref{};
+    Node& fused = nodes_[i];
+    fused.op = OpKind::rms_norm_grad;
+    fused.law = nodes_[gain].law;
+    fused.args = {nodes_[gain].args[0], a[0], a[1], a[2], a[3], a[4], before};
+    erase(gain);
   }
 
   template <typename Values>

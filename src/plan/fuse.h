@@ -14,6 +14,7 @@ namespace trireme::plan {
 ///   xent_stats, and xent_grad of the same logits by these statistics: one pass for both
 ///   swiglu again in backward, whose result weight gradients alone read: an output of
 ///     swiglu_input_grad, which reads the same operand; those weight gradients then follow it
+///   rms_norm_input_grad and rms_norm_weight_grad of one norm: one rms_norm_grad
 void fuse(std::vector<model::Node>& nodes, std::vector<bool>& recomputed,
           const std::vector<bool>& kept);
 

@@ -106,6 +106,8 @@ class Calls {
              {rows(t_, 256), rows(t_, 256), rows(t_, 256), flat(t_, 256), flat(f32, kTokens)}),
         call(OpKind::rms_norm_weight_grad,
              {flat(f32, 256), rows(t_, 256), rows(t_, 256), flat(f32, kTokens)}),
+        call(OpKind::rms_norm_grad, {flat(f32, 256), rows(t_, 256), rows(t_, 256), rows(t_, 256),
+                                     flat(t_, 256), flat(f32, kTokens), rows(t_, 256)}),
         call(OpKind::qk_norm, {rows(t_, 256), rows(t_, 256), gains(t_)}),
         call(OpKind::qk_norm_input_grad, {rows(t_, 256), rows(t_, 256), rows(t_, 256), gains(t_)}),
         call(OpKind::qk_norm_weight_grad, {gains(f32), rows(t_, 256), rows(t_, 256)}),

@@ -85,6 +85,18 @@ TEST_P(Invariance, ThreadsOfReductions) {
     call.input(rstd, DType::f32);
     return call;
   });
+  const Tensor gain = random(1, 509);
+  expect_same_for_any_threads([&](Backend& on) {
+    CallUnderTest call = build(on, ops::OpKind::rms_norm_grad);
+    call.output(1, 509, DType::f32);
+    call.output(333, 509, t());
+    call.input(dy, t());
+    call.input(x, t());
+    call.input(gain, t());
+    call.input(rstd, DType::f32);
+    call.absent();
+    return call;
+  });
   const Heads heads{6, 2, 56};
   const Tensor qkv = random(333, heads.qkv_cols());
   const Tensor d_qkv = random(333, heads.qkv_cols());

@@ -143,6 +143,91 @@ TEST_P(Ops, RmsNormWeightGrad) {
   }
 }
 
+struct NormShape {
+  int64_t rows, cols;
+};
+/// Also more rows than one pass of all blocks takes, and rows too long for registers.
+constexpr NormShape kNormShapes[] = {{0, 64},  {1, 8},     {3, 40},    {5, 129},   {64, 896},
+                                     {9, 509}, {1500, 40}, {700, 264}, {5, 9000}, {3, 8192}};
+
+TEST_P(Ops, RmsNormGrad) {
+  for (const ops::Law law : kLaws) {
+    for (const NormShape& shape : kNormShapes) {
+      for (const int64_t extra : {0, 1}) {  // of dy: an odd stride forbids packs
+        const Tensor gain_before = random_f32(1, shape.cols);
+        const Tensor before = random(shape.rows, shape.cols);
+        const Tensor dy = random(shape.rows, shape.cols);
+        const Tensor x = random(shape.rows, shape.cols);
+        const Tensor gain = random(1, shape.cols);
+        const Tensor rstd = rounded(rms_norm(x, gain, 1e-2).rstd, DType::f32);
+        const Tensor want_gain =
+            expected(law, gain_before, rms_norm_weight_grad(dy, x, rstd));
+        const Tensor dx = rms_norm_input_grad(dy, x, gain, rstd);
+        const auto inputs = [&](CallUnderTest& call, bool own_dy) {
+          if (own_dy) call.input(dy, t(), extra);
+          call.input(x, t());
+          call.input(gain, t());
+          call.input(rstd, DType::f32);
+        };
+
+        CallUnderTest apart(backend(), ops::OpKind::rms_norm_grad, t(), law);
+        result(apart, law, gain_before, DType::f32);
+        apart.output(shape.rows, shape.cols, t());
+        inputs(apart, true);
+        apart.input(before, t());
+        apart.run();
+        expect_close(apart.read(0), want_gain, limit(OpClass::reduction, DType::f32));
+        const Tensor sum = expected(ops::Law::add, before, dx);
+        expect_close(apart.read(1), sum, limit(OpClass::reduction, t()));
+
+        CallUnderTest in_place(backend(), ops::OpKind::rms_norm_grad, t(), law);
+        result(in_place, law, gain_before, DType::f32);
+        in_place.update(before, t());
+        inputs(in_place, true);
+        in_place.alias(1);
+        in_place.run();
+        EXPECT_EQ(in_place.bytes(0), apart.bytes(0));
+        EXPECT_EQ(in_place.bytes(1), apart.bytes(1));
+
+        CallUnderTest over_dy(backend(), ops::OpKind::rms_norm_grad, t(), law);
+        result(over_dy, law, gain_before, DType::f32);
+        over_dy.update(dy, t(), extra);
+        over_dy.alias(1);
+        inputs(over_dy, false);
+        over_dy.run();
+        EXPECT_EQ(over_dy.bytes(0), apart.bytes(0));
+        expect_close(over_dy.read(1), dx, limit(OpClass::reduction, t()));
+      }
+    }
+  }
+}
+
+/// Where schedules cut backward in two, the halves have the bits of the whole.
+TEST_P(Ops, RmsNormGradIsItsHalves) {
+  for (const NormShape& shape : kNormShapes) {
+    const Tensor dy = random(shape.rows, shape.cols);
+    const Tensor x = random(shape.rows, shape.cols);
+    const Tensor gain = random(1, shape.cols);
+    const Tensor rstd = random_f32(1, shape.rows);
+    CallUnderTest both(backend(), ops::OpKind::rms_norm_grad, t());
+    both.output(1, shape.cols, DType::f32);
+    both.output(shape.rows, shape.cols, t());
+    CallUnderTest columns(backend(), ops::OpKind::rms_norm_weight_grad, t());
+    columns.output(1, shape.cols, DType::f32);
+    CallUnderTest rows(backend(), ops::OpKind::rms_norm_input_grad, t());
+    rows.output(shape.rows, shape.cols, t());
+    for (CallUnderTest* call : {&both, &columns, &rows}) {
+      call->input(dy, t());
+      call->input(x, t());
+      if (call != &columns) call->input(gain, t());
+      call->input(rstd, DType::f32);
+      call->run();
+    }
+    EXPECT_EQ(both.bytes(0), columns.bytes(0)) << shape.rows << " x " << shape.cols;
+    EXPECT_EQ(both.bytes(1), rows.bytes(0)) << shape.rows << " x " << shape.cols;
+  }
+}
+
 constexpr Heads kNormedHeads[] = {{4, 2, 16}, {6, 2, 64}, {1, 1, 8}, {2, 1, 24}, {3, 1, 136}};
 
 TEST_P(Ops, QkNorm) {

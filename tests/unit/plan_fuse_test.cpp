@@ -18,13 +18,16 @@ model::ModelGraph model_of_one_rank() {
   return model;
 }
 
-UnitPhases unit(size_t index, model::Recompute level) {
+/// Slots whose names hold `frozen` are not trained.
+UnitPhases unit(size_t index, model::Recompute level, std::string_view frozen = {}) {
   static const model::ModelGraph model = model_of_one_rank();
   static const cpu::OpSizing sizing(1);
   PhaseRequest request;
   request.model = &model;
   request.kind = model.units[index].kind;
-  request.trainable.assign(model.kinds[static_cast<size_t>(request.kind)].slots.size(), true);
+  for (const model::Slot& slot : model.kinds[static_cast<size_t>(request.kind)].slots) {
+    request.trainable.push_back(frozen.empty() || slot.name.find(frozen) == std::string::npos);
+  }
   request.level = level;
   request.compute = DType::bf16;
   request.capacity = {64, 2, 32};
@@ -33,7 +36,9 @@ UnitPhases unit(size_t index, model::Recompute level) {
   return build_phases(request);
 }
 
-UnitPhases block(model::Recompute level) { return unit(1, level); }
+UnitPhases block(model::Recompute level, std::string_view frozen = {}) {
+  return unit(1, level, frozen);
+}
 
 std::vector<const Instruction*> all(const Phase& phase, OpKind op) {
   std::vector<const Instruction*> found;
@@ -92,6 +97,29 @@ TEST(Fuse, TheActivationComesBackWithItsGradient) {
     ASSERT_NE(reader, instructions.end());
     EXPECT_GT(&*reader, gradients[0]);
   }
+}
+
+TEST(Fuse, BothGradientsOfANormAreOfOneReading) {
+  const UnitPhases phases = block(model::Recompute::activation);
+  EXPECT_TRUE(all(phases.backward, OpKind::rms_norm_input_grad).empty());
+  EXPECT_TRUE(all(phases.backward, OpKind::rms_norm_weight_grad).empty());
+  const auto gradients = all(phases.backward, OpKind::rms_norm_grad);
+  ASSERT_EQ(gradients.size(), 2u);
+  for (const Instruction* gradient : gradients) {
+    EXPECT_EQ(gradient->args[0].bound, Bound::gradient);
+    EXPECT_EQ(gradient->law, model::LawRule::gradient);
+    // Added to the residual's gradient, in place.
+    EXPECT_EQ(gradient->args[6].bound, gradient->args[1].bound);
+    EXPECT_EQ(gradient->args[6].offset, gradient->args[1].offset);
+    EXPECT_NE(gradient->args[6].bound, Bound::none);
+  }
+}
+
+TEST(Fuse, AFrozenGainHasNoGradient) {
+  const UnitPhases phases = block(model::Recompute::none, "norm");
+  EXPECT_TRUE(all(phases.backward, OpKind::rms_norm_grad).empty());
+  EXPECT_TRUE(all(phases.backward, OpKind::rms_norm_weight_grad).empty());
+  EXPECT_EQ(all(phases.backward, OpKind::rms_norm_input_grad).size(), 2u);
 }
 
 }  // namespace
