@@ -44,16 +44,21 @@ class HostWriter : public ProgramWriter {
   }
 
   void load() {
-    make_tiles();
-    constant(ConstantKind::schedule, context_.state->schedule, DType::f64);
-    constant(ConstantKind::rope_table, context_.state->rope_table, DType::f32);
-    load_control();
+    load_constants();
     for (int g = 0; g < num_groups(); ++g) {
-      for (Plane plane : planes(g)) {
-        for_tiles(slice_begin(g), slice_begin(g) + context_.group(g).slice,
-                  [&](int64_t begin, int64_t end) { load_tile(g, plane, begin, end); });
-      }
-      if (sharding().shard_ranks > 1) spread(g);
+      for (Plane plane : planes(g)) load_plane(g, plane);
+      if (sharding().shard_ranks <= 1) continue;
+      spread_masters(g);
+      spread_moments(g);
+    }
+  }
+
+  void load_weights() {
+    load_constants();
+    for (int g = 0; g < num_groups(); ++g) {
+      load_plane(g, Plane::master);
+      zero_moments(g);
+      if (sharding().shard_ranks > 1) spread_masters(g);
     }
   }
 
@@ -157,6 +162,34 @@ class HostWriter : public ProgramWriter {
     }
   }
 
+  void load_constants() {
+    make_tiles();
+    constant(ConstantKind::schedule, context_.state->schedule, DType::f64);
+    constant(ConstantKind::rope_table, context_.state->rope_table, DType::f32);
+    load_control();
+  }
+
+  void load_plane(int g, Plane plane) {
+    for_tiles(slice_begin(g), slice_begin(g) + context_.group(g).slice,
+              [&](int64_t begin, int64_t end) { load_tile(g, plane, begin, end); });
+  }
+
+  /// Zeros need no way through the host.
+  void zero_moments(int g) {
+    const GroupState& s = context_.group_state(g);
+    if (s.exp_avg < 0) return;
+    std::vector<FlatOp> ops;
+    for (const int32_t buffer : {s.exp_avg, s.exp_avg_sq}) {
+      const int64_t begin = s.optimizer_whole ? 0 : slice_begin(g);
+      const int64_t count = s.optimizer_whole ? context_.group(g).size : context_.group(g).slice;
+      FlatOp& op = ops.emplace_back();
+      op.op = ops::OpKind::zero;
+      op.args = {plane_span(g, buffer, s.optimizer_whole, DType::f32, begin, begin + count)};
+    }
+    emit_ops("zero moments", std::move(ops), {writes(s.exp_avg), writes(s.exp_avg_sq)},
+             context_.group(g).unit);
+  }
+
   void load_control() {
     const size_t t = next_tile();
     const Span host{host_[t], DType::f64, 0, ops::kControlSize};
@@ -216,11 +249,14 @@ class HostWriter : public ProgramWriter {
   }
 
   /// After the owners loaded their slices: planes that persist whole become whole.
-  void spread(int g) {
+  void spread_masters(int g) {
     const GroupState& s = context_.group_state(g);
     if (s.value_whole) gather_plane(g, s.value, context_.compute);
+    if (s.optimizer_whole) gather_plane(g, s.remainder, DType::i16);
+  }
+  void spread_moments(int g) {
+    const GroupState& s = context_.group_state(g);
     if (!s.optimizer_whole) return;
-    gather_plane(g, s.remainder, DType::i16);
     gather_plane(g, s.exp_avg, DType::f32);
     gather_plane(g, s.exp_avg_sq, DType::f32);
   }
@@ -292,6 +328,9 @@ Program lower_evaluate_end(const LoweringContext& context) {
 }
 Program lower_load(const LoweringContext& context) {
   return written<&HostWriter::load>(context, "load");
+}
+Program lower_load_weights(const LoweringContext& context) {
+  return written<&HostWriter::load_weights>(context, "load_weights");
 }
 Program lower_save(const LoweringContext& context) {
   return written<&HostWriter::save>(context, "save");

@@ -52,6 +52,8 @@ Program lower_evaluate(const LoweringContext& context);
 Program lower_evaluate_end(const LoweringContext& context);
 /// Fills constants and every plane from the host; this rank's slices only, then gathers.
 Program lower_load(const LoweringContext& context);
+/// The same from weights alone: moments become zero where they are.
+Program lower_load_weights(const LoweringContext& context);
 /// Hands this rank's slices of every plane to the host, as fp32.
 Program lower_save(const LoweringContext& context);
 /// Hands this rank's slices of the gradient sums of the last step to the host: for proofs.

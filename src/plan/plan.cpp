@@ -182,6 +182,7 @@ class Planner {
       plan_.evaluate_end = lower_evaluate_end(context_);
     }
     plan_.load = lower_load(context_);
+    plan_.load_weights = lower_load_weights(context_);
     plan_.save = lower_save(context_);
     plan_.gradients = lower_gradients(context_);
     plan_.export_weights = lower_export(context_);
@@ -229,7 +230,7 @@ std::vector<const Program*> Plan::programs() const {
   if (!evaluate.schedule.empty()) {
     all.insert(all.end(), {&evaluate_begin, &evaluate, &evaluate_end});
   }
-  all.insert(all.end(), {&load, &save, &gradients, &export_weights});
+  all.insert(all.end(), {&load, &load_weights, &save, &gradients, &export_weights});
   return all;
 }
 

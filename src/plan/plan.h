@@ -44,7 +44,7 @@ struct Plan {
   std::map<int, Program> train;  // by accumulation
   Program flush;
   Program evaluate_begin, evaluate, evaluate_end;  // empty schedules when nothing is evaluated
-  Program load, save, gradients, export_weights;
+  Program load, load_weights, save, gradients, export_weights;
   ArenaBytes arenas{};
   uint64_t hash = 0;  // of everything that ranks of one stage and tensor rank must agree on
 

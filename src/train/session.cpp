@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 
 #include "base/error.h"
 
@@ -27,10 +28,19 @@ void Session::for_each_call(std::span<const ops::Extent> extents,
   }
 }
 
-void Session::load(StateSource& source) {
+void Session::load(StateSource& source, const std::function<void()>& meanwhile) {
   source_ = &source;
-  executor_.finish(plan_.load);
+  const exec::Ticket ticket =
+      executor_.run(source.only_weights() ? plan_.load_weights : plan_.load, {}, 0);
+  std::exception_ptr failed;
+  try {
+    if (meanwhile) meanwhile();
+  } catch (...) {
+    failed = std::current_exception();  // once nobody reads from the source
+  }
+  executor_.wait(ticket);
   source_ = nullptr;
+  if (failed) std::rethrow_exception(failed);
 }
 
 exec::Ticket Session::step(int64_t step, std::span<const ops::Extent> extents) {
@@ -136,11 +146,15 @@ void Session::fill_constant(const Port& port, std::byte* data) {
 
 void Session::load_tile(const Port& port, float* data) {
   // Gaps between tensors stay zero: nothing reads them, but collectives carry them.
-  std::fill_n(data, port.buffer.count, 0.0f);
+  int64_t filled = 0;
   for (const plan::HeldBox& held : boxes_of(port)) {
+    const int64_t begin = held.offset - port.begin;
+    std::fill(data + filled, data + begin, 0.0f);
     source_->read(plan_.model.parameters[static_cast<size_t>(held.parameter)], port.plane, held.box,
-                  data + held.offset - port.begin);
+                  data + begin);
+    filled = begin + held.box.size();
   }
+  std::fill(data + filled, data + port.buffer.count, 0.0f);
 }
 
 void Session::export_tile(const Port& port, std::byte* data) {

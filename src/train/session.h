@@ -21,6 +21,8 @@ namespace trireme::train {
 class StateSource {
  public:
   virtual ~StateSource() = default;
+  /// Whether there are masters alone: moments start at zero, and nobody asks for them.
+  virtual bool only_weights() const { return false; }
   /// Fills a box of a tensor's plane, dense and row-major.
   virtual void read(const model::Parameter& parameter, plan::Plane plane, const mesh::Box& box,
                     float* out) = 0;
@@ -79,11 +81,11 @@ class Session final : private exec::PortHandler {
   const plan::Plan& plan() const { return plan_; }
 
   /// Every operation that training and evaluation launch for micro-batches of these sizes; nothing
-  /// is launched, operands are the arenas' memory. Before load(), while nothing is in flight.
+  /// is launched, operands are the arenas' memory. Before the first step.
   void for_each_call(std::span<const ops::Extent> extents,
                      const std::function<void(const ops::OpCall&)>& visit);
-  /// Fills every plane. Blocks.
-  void load(StateSource& source);
+  /// Fills every plane. Meanwhile calls `meanwhile`, which launches nothing. Blocks.
+  void load(StateSource& source, const std::function<void()>& meanwhile = {});
   /// Enqueues a step; `extents` has one entry a micro-batch. Returns before it is done.
   exec::Ticket step(int64_t step, std::span<const ops::Extent> extents);
   /// Blocks until that step is done; what it decided. At most two steps may run ahead.

@@ -4,21 +4,15 @@
 #include <array>
 #include <string_view>
 
-#include "base/parallel.h"
+#include "base/error.h"
 #include "model/init.h"
 
 namespace trireme::train {
 
 void FreshSource::read(const model::Parameter& parameter, plan::Plane plane, const mesh::Box& box,
                        float* out) {
-  if (plane == plan::Plane::master) {
-    read_master(parameter, box, out);
-  } else {
-    constexpr int64_t kGrain = int64_t{1} << 20;
-    split_over_threads(box.size(), kGrain, [out](int64_t begin, int64_t end) {
-      std::fill(out + begin, out + end, 0.0f);
-    });
-  }
+  check(plane == plan::Plane::master, "{}: fresh moments are asked for", parameter.name);
+  read_master(parameter, box, out);
 }
 
 void FreshSource::read_control(std::span<double> control) {

@@ -12,6 +12,7 @@ namespace trireme::train {
 /// A source of masters alone: moments and the control block start at zero.
 class FreshSource : public StateSource {
  public:
+  bool only_weights() const final { return true; }
   void read(const model::Parameter& parameter, plan::Plane plane, const mesh::Box& box,
             float* out) final;
   void read_control(std::span<double> control) final;

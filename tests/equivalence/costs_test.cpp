@@ -205,9 +205,10 @@ class CountedSource final : public train::StateSource {
     totals_.worst = std::max(
         totals_.worst, static_cast<double>(source_.bytes_read()) / static_cast<double>(boxes_));
   }
+  bool only_weights() const override { return source_.only_weights(); }
   void read(const model::Parameter& parameter, plan::Plane plane, const mesh::Box& box,
             float* out) override {
-    if (plane == plan::Plane::master) boxes_ += box.size() * element_bytes_;
+    boxes_ += box.size() * element_bytes_;
     source_.read(parameter, plane, box, out);
   }
   void read_control(std::span<double> control) override { source_.read_control(control); }

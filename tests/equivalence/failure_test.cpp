@@ -51,6 +51,7 @@ class FailingSource final : public train::StateSource {
  public:
   FailingSource(std::unique_ptr<train::StateSource> source, std::atomic<int>& reads_left)
       : source_(std::move(source)), reads_left_(reads_left) {}
+  bool only_weights() const override { return source_->only_weights(); }
   void read(const model::Parameter& parameter, plan::Plane plane, const mesh::Box& box,
             float* out) override {
     if (--reads_left_ == 0) throw DataError("the disk is gone");
