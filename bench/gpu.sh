@@ -10,6 +10,8 @@
 #           --tensor_parallel_size 2. Default: what fits the GPUs that are here.
 #   STEPS   measured steps (5); WARM steps before them (3)
 #   OUT     where logs, metrics and the table go (a temporary folder)
+#   CACHE   folder of measured algorithms (a temporary one: the first case of a size measures them,
+#           which its start shows)
 #   EXTRA   further flags of `trireme train`; the files of --profile_steps are kept in OUT
 # The table gives the median step, and the seconds from the start of our process to the end of its
 # first step; FLOP a token = 6 N (without an untied input embedding) + 6 layers hidden sequence.
@@ -137,7 +139,8 @@ ours() {
     --max_seq_length "$sequence" --per_device_train_batch_size "$micro"
     --gradient_accumulation_steps "$accumulation" --max_steps $((warm + steps)) --bf16 true
     --zero_stage "$zero" --recompute "$recompute" --learning_rate 1e-5
-    --lr_scheduler_type constant --save_strategy no --logging_steps 1 ${EXTRA:-} $flags)
+    --lr_scheduler_type constant --save_strategy no --logging_steps 1
+    --algorithm_cache "${CACHE:-$work/algorithms}" ${EXTRA:-} $flags)
   echo "${command[*]}" > "$out/$name.command"
   if run_until_steps "$work/run-$name/metrics.jsonl" $((warm + steps)) "$out/$name.log" \
     "${command[@]}"; then

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <cstdlib>
+#include <exception>
 #include <filesystem>
 #include <optional>
 #include <vector>
@@ -38,18 +39,12 @@ void* open_driver() {
   return nullptr;
 }
 
-struct Driver {
-  int version = 0;
-  int num_devices = 0;
-  std::string why_not;
-};
+/// Read when the driver starts. With fewer queues than streams, streams of one device wait for each
+/// other, and collectives of two communicators can then deadlock.
+void set_driver_environment() { setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1); }
 
-Driver start_driver() {
-  // Read when the driver starts. With fewer queues than streams, streams of one device wait for
-  // each other, and collectives of two communicators can then deadlock.
-  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
-  Driver driver;
-  void* library = open_driver();
+CudaSight start_driver(void* library) {
+  CudaSight driver;
   if (library == nullptr) {
     driver.why_not = "no NVIDIA driver (libcuda.so.1) is installed";
     return driver;
@@ -63,7 +58,7 @@ Driver start_driver() {
     return driver;
   }
   int result = init(0);
-  if (result == 0) result = version(&driver.version);
+  if (result == 0) result = version(&driver.driver_version);
   if (result == 0) result = count(&driver.num_devices);
   if (result != 0) {
     const char* text = nullptr;
@@ -75,6 +70,16 @@ Driver start_driver() {
     driver.why_not = "the NVIDIA driver sees no GPU (CUDA_VISIBLE_DEVICES?)";
   }
   return driver;
+}
+
+/// Makes the primary context of a GPU, which CUDA's runtime then takes. What goes wrong here goes
+/// wrong again, with words, where a backend is opened.
+void start_context(void* library, int device) {
+  const auto get = symbol<int (*)(int*, int)>(library, "cuDeviceGet");
+  const auto retain = symbol<int (*)(void**, int)>(library, "cuDevicePrimaryCtxRetain");
+  int handle = 0;
+  void* context = nullptr;
+  if (get != nullptr && retain != nullptr && get(&handle, device) == 0) (void)retain(&context, handle);
 }
 
 /// Loading a library by its path satisfies the module's need for its soname, wherever the file
@@ -132,6 +137,57 @@ const device::BackendModule& open_module(const fs::path& path) {
   return *module;
 }
 
+struct OpenedLibraries {
+  const device::BackendModule* module = nullptr;
+  device::ModuleLibraries libraries;
+};
+
+OpenedLibraries open_libraries() {
+  const fs::path module = find_module();
+  const std::vector<fs::path> folders = library_folders(environment_of_process());
+  const std::vector<NeededLibrary> needed = needed_libraries();
+  load(needed[0], folders);
+  load(needed[1], folders);
+  check_cudnn(load(needed[2], folders));
+  const std::optional<FoundLibrary> nccl = find_library(needed[3].name, folders);
+  OpenedLibraries opened;
+  opened.libraries.collectives = nccl ? nccl->path.string() : needed[3].name.soname;
+  opened.module = &open_module(module);
+  return opened;
+}
+
+/// The driver takes a second or more to start, and its context as long: libraries load beside it.
+std::unique_ptr<device::BackendMaker> open_cuda(const CudaStart& start) {
+  void* library = open_driver();
+  if (library == nullptr && !start.required) return nullptr;
+  auto starting = std::async(std::launch::async, [&] {
+    const CudaSight driver = start_driver(library);
+    if (driver.num_devices > 0 && start.local_rank >= 0) {
+      start_context(library, start.local_rank % driver.num_devices);
+    }
+    return driver;
+  });
+  OpenedLibraries opened;
+  std::exception_ptr missing;
+  try {
+    if (library != nullptr) opened = open_libraries();
+  } catch (const ConfigError&) {
+    missing = std::current_exception();
+  }
+  const CudaSight driver = starting.get();
+  if (driver.num_devices == 0 && !start.required) return nullptr;
+  if (!driver.why_not.empty()) {
+    refuse(driver.why_not, fmt::format("install a driver for {}", kDriverText));
+  }
+  if (driver.driver_version < kDriverNeeded) {
+    refuse(fmt::format("the NVIDIA driver is for CUDA {}.{}", driver.driver_version / 1000,
+                       driver.driver_version % 1000 / 10),
+           fmt::format("install a driver for {}", kDriverText));
+  }
+  if (missing) std::rethrow_exception(missing);
+  return std::unique_ptr<device::BackendMaker>(opened.module->make(opened.libraries));
+}
+
 }  // namespace
 
 std::vector<NeededLibrary> needed_libraries() {
@@ -142,30 +198,15 @@ std::vector<NeededLibrary> needed_libraries() {
 }
 
 CudaSight look_for_cuda() {
-  const Driver driver = start_driver();
-  return {driver.num_devices, driver.version, driver.why_not};
+  set_driver_environment();
+  return start_driver(open_driver());
 }
 
-std::unique_ptr<device::BackendMaker> load_cuda() {
-  const Driver driver = start_driver();
-  if (!driver.why_not.empty()) {
-    refuse(driver.why_not, fmt::format("install a driver for {}", kDriverText));
-  }
-  if (driver.version < kDriverNeeded) {
-    refuse(fmt::format("the NVIDIA driver is for CUDA {}.{}", driver.version / 1000,
-                       driver.version % 1000 / 10),
-           fmt::format("install a driver for {}", kDriverText));
-  }
-  const fs::path module = find_module();
-  const std::vector<fs::path> folders = library_folders(environment_of_process());
-  const std::vector<NeededLibrary> needed = needed_libraries();
-  load(needed[0], folders);
-  load(needed[1], folders);
-  check_cudnn(load(needed[2], folders));
-  const std::optional<FoundLibrary> nccl = find_library(needed[3].name, folders);
-  device::ModuleLibraries libraries;
-  libraries.collectives = nccl ? nccl->path.string() : needed[3].name.soname;
-  return std::unique_ptr<device::BackendMaker>(open_module(module).make(libraries));
+std::future<std::unique_ptr<device::BackendMaker>> start_cuda(const CudaStart& start) {
+  set_driver_environment();  // while this is the only thread that looks at the environment
+  return std::async(std::launch::async, [start] { return open_cuda(start); });
 }
+
+std::unique_ptr<device::BackendMaker> load_cuda() { return start_cuda({}).get(); }
 
 }  // namespace trireme::accel

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <string>
 
 #include "accel/cuda_loader.h"
@@ -28,6 +29,17 @@ std::unique_ptr<device::Backend> open_cpu(const launch::Ranks& ranks,
                                         device);
 }
 
+/// Of the user, on this machine; "" where there is none.
+std::string algorithm_cache(const config::RunConfig& config) {
+  if (config.algorithm_cache == "none") return {};
+  if (!config.algorithm_cache.empty()) return config.algorithm_cache;
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  if (cache != nullptr && *cache != '\0') return std::string(cache) + "/trireme";
+  const char* home = std::getenv("HOME");
+  if (home != nullptr && *home != '\0') return std::string(home) + "/.cache/trireme";
+  return {};
+}
+
 std::unique_ptr<device::Backend> open_cuda(device::BackendMaker& maker, const launch::Ranks& ranks,
                                            const config::RunConfig& config, launch::World& world,
                                            bool deterministic) {
@@ -37,6 +49,7 @@ std::unique_ptr<device::Backend> open_cuda(device::BackendMaker& maker, const la
   site.world_size = ranks.world_size;
   site.local_rank = ranks.local_rank;
   site.store = &world.store();
+  site.algorithm_cache = algorithm_cache(config);
   site.timeout = std::chrono::seconds(config.ddp_timeout);
   site.delay_collectives = std::chrono::milliseconds(config.debug_comm_delay_ms);
   return maker.open(site);
@@ -44,15 +57,15 @@ std::unique_ptr<device::Backend> open_cuda(device::BackendMaker& maker, const la
 
 }  // namespace
 
-Machine open_machine(const config::RunConfig& config) {
+OpeningMachine::OpeningMachine(const config::RunConfig& config, int local_rank) {
+  if (config.device == config::DeviceChoice::cpu) return;
+  cuda_ = accel::start_cuda({config.device == config::DeviceChoice::cuda, local_rank});
+}
+
+Machine OpeningMachine::get() {
   Machine machine;
-  const bool asked = config.device == config::DeviceChoice::cuda;
-  const bool found =
-      config.device == config::DeviceChoice::automatic && accel::look_for_cuda().num_devices > 0;
-  if (asked || found) {
-    machine.cuda = accel::load_cuda();
-    machine.token_multiple = machine.cuda->token_multiple();
-  }
+  if (cuda_.valid()) machine.cuda = cuda_.get();
+  if (machine.cuda) machine.token_multiple = machine.cuda->token_multiple();
   return machine;
 }
 

@@ -1,6 +1,7 @@
 // This process's place in the job: ranks, store, backend.
 #pragma once
 
+#include <future>
 #include <memory>
 
 #include "checkpoint/store_coordinator.h"
@@ -19,9 +20,17 @@ struct Machine {
   int64_t token_multiple = cpu::kTokenMultiple;  // micro-batches are padded to
 };
 
-/// The device that the configuration asks for; without a wish CUDA where there is a GPU. ConfigError
-/// when it cannot be had.
-Machine open_machine(const config::RunConfig& config);
+/// The device that the configuration asks for; without a wish CUDA where there is a GPU. CUDA takes
+/// seconds to start: constructing begins it, with the GPU of this local rank.
+class OpeningMachine {
+ public:
+  OpeningMachine(const config::RunConfig& config, int local_rank);
+  /// Waits for it. ConfigError when it cannot be had. Once.
+  Machine get();
+
+ private:
+  std::future<std::unique_ptr<device::BackendMaker>> cuda_;  // not valid: the CPU
+};
 
 /// Whether gradients of attention on a GPU repeat bit for bit in this run, whose longest sequence
 /// has so many tokens.

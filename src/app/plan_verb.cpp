@@ -72,7 +72,8 @@ struct Load {
 Load load_of(const config::RunConfig& config, const model::ModelGraph& model,
              const mesh::Layout& layout, int64_t data_rank, int64_t token_multiple) {
   if (!config.data_path.empty()) {
-    train::RunData data(config, model.config, layout.dp, data_rank, token_multiple);
+    train::RunData data(config, train::read_rows(config, model.config), layout.dp, data_rank,
+                        token_multiple);
     return {data.capacity(), data.accumulations(), data.total_steps(), data.evaluates()};
   }
   const int64_t sequences = std::max(config.per_device_train_batch_size,

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <optional>
+#include <utility>
 
 #include "app/job.h"
 #include "app/verbs.h"
@@ -30,6 +31,7 @@ void resume_after_restart(config::ParseResult& parsed) {
 }  // namespace
 
 int train_verb(Arguments args) {
+  train::StartTimes times;
   config::ParseSettings settings;
   settings.environment = launch::process_environment();
   config::ParseResult parsed = config::parse(args, settings);
@@ -41,22 +43,32 @@ int train_verb(Arguments args) {
   if (launch::restart_count(settings.environment) > 0) resume_after_restart(parsed);
   train::check_output_dir(parsed.config.output_dir);
   const model::ModelGraph model = train::resolve_model(parsed, ranks.world_size);
-  Machine machine = open_machine(parsed.config);
+  OpeningMachine opening(parsed.config, ranks.local_rank);
+  times.end("configuration");
+  // Data are read and checked before any rank waits for another.
+  train::RunRows rows = train::read_rows(parsed.config, model.config);
+  times.end("data");
+  Machine machine = opening.get();
+  times.end("waiting for the device");
   if (!machine.cuda && parsed.config.deterministic == config::Deterministic::no) {
     parsed.notices.push_back(
         "deterministic = false has no effect: on the CPU the same layout always gives the same "
         "bits");
   }
-  // Data are read and checked before any rank waits for another.
+  if (!machine.cuda && !parsed.config.algorithm_cache.empty()) {
+    parsed.notices.push_back(
+        "algorithm_cache has no effect: on the CPU no algorithms are measured");
+  }
   const mesh::Layout layout = config::layout_of(parsed.config, ranks.world_size);
-  train::RunData data(parsed.config, model.config, layout.dp,
+  train::RunData data(parsed.config, std::move(rows), layout.dp,
                       mesh::coordinates_of(layout, ranks.rank).dp,
                       machine.token_multiple * layout.tp);
   const bool deterministic = repeats_bits(parsed.config, model, data.capacity().longest);
   Job job = join_job(machine, ranks, parsed.config, deterministic);
   std::optional<train::OutputLock> lock;
   if (ranks.rank == 0) lock.emplace(parsed.config.output_dir);
-  train::run_training(parsed, model, data, *job.backend, *job.ranks);
+  times.end("ranks and device");
+  train::run_training(parsed, model, data, *job.backend, *job.ranks, std::move(times));
   return 0;
 }
 

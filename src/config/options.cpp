@@ -362,6 +362,10 @@ void append_layout(Rows& rows) {
   rows.push_back(field("ddp_timeout", group, &RunConfig::ddp_timeout,
                        "seconds a collective may take before the run stops")
                      .at_least(1));
+  rows.push_back(path("algorithm_cache", group, &RunConfig::algorithm_cache,
+                      "folder where runs on GPUs leave each other the measured algorithms of matrix "
+                      "products; none: each run measures; left out: trireme in $XDG_CACHE_HOME or "
+                      "~/.cache"));
 }
 
 void append_output(Rows& rows) {

@@ -1,6 +1,8 @@
 #include "cuda/algorithm_table.h"
 
 #include <charconv>
+#include <string_view>
+#include <utility>
 
 #include "base/error.h"
 
@@ -42,35 +44,54 @@ std::pair<std::string, AlgorithmWords> parse_entry(std::string_view line) {
 std::optional<AlgorithmWords> AlgorithmTable::find(const std::string& key) const {
   const auto found = entries_.find(key);
   if (found == entries_.end()) return std::nullopt;
-  return found->second;
+  return found->second.words;
 }
 
 void AlgorithmTable::set(const std::string& key, const AlgorithmWords& algorithm) {
-  entries_[key] = algorithm;
+  entries_[key] = {algorithm, true};
 }
 
-std::string AlgorithmTable::text() const {
+void AlgorithmTable::use(const std::string& key) {
+  const auto found = entries_.find(key);
+  check(found != entries_.end(), "no algorithm for {}", key);
+  found->second.used = true;
+}
+
+std::string AlgorithmTable::text_of(bool only_used) const {
   std::string text = fmt::format("{}{}\n", kTitle, library_);
-  for (const auto& [key, words] : entries_) {
+  for (const auto& [key, entry] : entries_) {
+    if (only_used && !entry.used) continue;
     text += key + ": ";
-    for (const uint64_t word : words) text += fmt::format("{:016x}", word);
+    for (const uint64_t word : entry.words) text += fmt::format("{:016x}", word);
     text += '\n';
   }
   return text;
 }
 
-bool AlgorithmTable::read(std::string_view text) {
-  entries_.clear();
-  const std::string_view first = next_line(text);
-  if (!first.starts_with(kTitle)) {
-    throw DataError(
-        fmt::format("matrix product algorithms: the text begins with '{}'", first.substr(0, 80)));
+std::string AlgorithmTable::text() const { return text_of(false); }
+std::string AlgorithmTable::text_of_used() const { return text_of(true); }
+
+bool AlgorithmTable::read(std::span<const std::string> texts) {
+  std::map<std::string, Entry> entries;
+  bool known = true;
+  for (std::string_view text : texts) {
+    if (text.empty()) continue;
+    const std::string_view first = next_line(text);
+    if (!first.starts_with(kTitle)) {
+      throw DataError(
+          fmt::format("matrix product algorithms: the text begins with '{}'", first.substr(0, 80)));
+    }
+    if (first.substr(kTitle.size()) != library_) {
+      known = false;
+      continue;
+    }
+    while (!text.empty()) {
+      auto [key, words] = parse_entry(next_line(text));
+      entries.try_emplace(std::move(key), Entry{words, false});
+    }
   }
-  if (first.substr(kTitle.size()) != library_) return false;
-  std::map<std::string, AlgorithmWords> entries;
-  while (!text.empty()) entries.insert(parse_entry(next_line(text)));
   entries_ = std::move(entries);
-  return true;
+  return known;
 }
 
 }  // namespace trireme::cuda

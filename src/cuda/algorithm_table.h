@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
-#include <string_view>
 
 namespace trireme::cuda {
 
@@ -21,18 +21,29 @@ class AlgorithmTable {
 
   /// Keys are one line each.
   std::optional<AlgorithmWords> find(const std::string& key) const;
+  /// Its entry is one that is used, from here on.
   void set(const std::string& key, const AlgorithmWords& algorithm);
+  /// Marks an entry as used.
+  void use(const std::string& key);
   void erase(const std::string& key) { entries_.erase(key); }
 
   /// One line for the library, then one for each key, sorted.
   std::string text() const;
-  /// Replaces the table by what text() gave. False, and the table is empty, when that came from
-  /// another library; DataError when it is no such text.
-  bool read(std::string_view text);
+  std::string text_of_used() const;
+  /// Replaces the table by what such texts gave, none of it used yet: of a key in several texts the
+  /// first is taken. Empty texts and those of another library are passed over: true when there was
+  /// none of the latter. DataError when one is no such text.
+  bool read(std::span<const std::string> texts);
 
  private:
+  struct Entry {
+    AlgorithmWords words{};
+    bool used = false;
+  };
+  std::string text_of(bool only_used) const;
+
   std::string library_;
-  std::map<std::string, AlgorithmWords> entries_;
+  std::map<std::string, Entry> entries_;
 };
 
 }  // namespace trireme::cuda

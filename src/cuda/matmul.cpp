@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <limits>
 #include <source_location>
+#include <utility>
 
 #include "base/error.h"
 #include "base/math.h"
@@ -18,8 +20,21 @@ namespace {
 constexpr int kCandidates = 8;
 /// A candidate must be so much faster than the library's favourite to be preferred to it.
 constexpr float kWorthwhile = 0.99f;
-/// Candidates slower than the best by more are not measured again.
-constexpr float kNear = 1.1f;
+/// Candidates slower than the best of short bursts by more are not measured under load. At its power
+/// limit a GPU has other favourites than in a burst, so that little is known by then.
+constexpr float kNear = 1.3f;
+/// Milliseconds: of load before the first measurement; of a burst; of a candidate's turn under load,
+/// whose first third is not measured; and how many turns each has.
+constexpr float kHeat = 50;
+constexpr float kBurst = 1;
+constexpr float kTurn = 21;
+constexpr int kTurns = 2;
+
+/// Runs of `time` milliseconds that take about so long.
+int runs_for(float milliseconds, float time) {
+  constexpr float kMost = 2000;
+  return static_cast<int>(std::clamp(milliseconds / std::max(time, 1e-3f), 1.0f, kMost));
+}
 
 void require_lt(cublasStatus_t status, std::string_view call,
                 std::source_location where = std::source_location::current()) {
@@ -139,7 +154,20 @@ struct MatmulLibrary::Prepared {
   cublasLtMatmulAlgo_t algorithm{};
 };
 
-MatmulLibrary::MatmulLibrary(int device) : table_(library_name(device)) {
+struct MatmulLibrary::Trial {
+  const MatmulProblem& problem;
+  const MatmulOperands& operands;
+  const MatmulWorkspace& workspace;
+  cudaStream_t stream;
+};
+
+struct MatmulLibrary::Candidate {
+  Prepared prepared;
+  float time = 0;  // milliseconds of a run
+};
+
+MatmulLibrary::MatmulLibrary(int device, const std::string& cache)
+    : table_(library_name(device)), cache_(cache, library_name(device)) {
   require_lt(cublasLtCreate(&handle_), "cublasLtCreate");
 }
 
@@ -229,76 +257,117 @@ void MatmulLibrary::run(const MatmulProblem& problem, const MatmulOperands& oper
 
 bool MatmulLibrary::has_choice(const MatmulProblem& problem) {
   const std::string key = to_string(size_class(problem));
-  const auto chosen = table_.find(key);
-  if (!chosen) return false;
   Description description(problem);
-  if (is_valid(description, std::bit_cast<cublasLtMatmulAlgo_t>(*chosen))) return true;
-  table_.erase(key);
-  notices_.push_back(
-      fmt::format("the saved algorithm for the product {} is not valid here; it is "
-                  "measured again, and last bits may change",
-                  key));
-  return false;
+  const auto valid = [&](const AlgorithmWords& words) {
+    return is_valid(description, std::bit_cast<cublasLtMatmulAlgo_t>(words));
+  };
+  if (const auto chosen = table_.find(key)) {
+    if (valid(*chosen)) {
+      table_.use(key);
+      return true;
+    }
+    table_.erase(key);
+    notices_.push_back(
+        fmt::format("the saved algorithm for the product {} is not valid here; it is "
+                    "measured again, and last bits may change",
+                    key));
+  }
+  const auto kept = cache_.find(key);
+  if (!kept || !valid(*kept)) return false;
+  table_.set(key, *kept);
+  prepared_.clear();
+  return true;
 }
 
-float MatmulLibrary::milliseconds(const MatmulProblem& problem, Prepared& made,
-                                  const MatmulOperands& operands, const MatmulWorkspace& workspace,
-                                  int runs, cudaStream_t stream) {
+float MatmulLibrary::milliseconds(const Trial& trial, Prepared& made, int runs) {
+  const auto run = [&] {
+    multiply(trial.problem, made, trial.operands, trial.workspace, trial.stream);
+  };
   const EventHandle begin(cudaEventDefault);
   const EventHandle end(cudaEventDefault);
-  TRIREME_CUDA(cudaEventRecord(begin.get(), stream));
-  for (int i = 0; i < runs; ++i) multiply(problem, made, operands, workspace, stream);
-  TRIREME_CUDA(cudaEventRecord(end.get(), stream));
+  const int unmeasured = runs / 3;
+  for (int i = 0; i < unmeasured; ++i) run();
+  TRIREME_CUDA(cudaEventRecord(begin.get(), trial.stream));
+  for (int i = unmeasured; i < runs; ++i) run();
+  TRIREME_CUDA(cudaEventRecord(end.get(), trial.stream));
   TRIREME_CUDA(cudaEventSynchronize(end.get()));
   float time = 0;
   TRIREME_CUDA(cudaEventElapsedTime(&time, begin.get(), end.get()));
-  return time / static_cast<float>(runs);
+  return time / static_cast<float>(runs - unmeasured);
+}
+
+/// The library's favourite and what is not far slower than the best.
+std::vector<MatmulLibrary::Candidate> MatmulLibrary::quick_ones(const Trial& trial) {
+  std::vector<Candidate> found;
+  Description description(trial.problem);
+  for (const auto& algorithm : candidates(description, kCandidates)) {
+    found.push_back({{description, true, algorithm}});
+    (void)milliseconds(trial, found.back().prepared, 1);  // loads its kernel
+  }
+  if (found.size() < 2) return found;
+  const float time = milliseconds(trial, found.front().prepared, 1);
+  (void)milliseconds(trial, found.front().prepared, runs_for(kHeat, time));
+  float best = std::numeric_limits<float>::infinity();
+  for (Candidate& candidate : found) {
+    candidate.time = milliseconds(trial, candidate.prepared, runs_for(kBurst, time));
+    best = std::min(best, candidate.time);
+  }
+  found.erase(std::remove_if(found.begin() + 1, found.end(),
+                             [&](const Candidate& each) { return each.time > kNear * best; }),
+              found.end());
+  return found;
+}
+
+/// The candidates take turns, so that all of them meet the same clocks.
+void MatmulLibrary::measure(const Trial& trial, std::vector<Candidate>& candidates) {
+  std::vector<float> sums(candidates.size(), 0.0f);
+  for (int turn = 0; turn < kTurns; ++turn) {
+    for (size_t i = 0; i < candidates.size(); ++i) {
+      Candidate& candidate = candidates[i];
+      sums[i] += milliseconds(trial, candidate.prepared, runs_for(kTurn, candidate.time));
+    }
+  }
+  for (size_t i = 0; i < candidates.size(); ++i) candidates[i].time = sums[i] / kTurns;
 }
 
 void MatmulLibrary::tune(const MatmulProblem& problem, const MatmulOperands& operands,
                          const MatmulWorkspace& workspace, cudaStream_t stream) {
-  struct Candidate {
-    Prepared prepared;
-    float time;
-  };
-  std::vector<Candidate> measured;
-  Description description(problem);
-  const auto time = [&](Candidate& candidate, int runs) {
-    return milliseconds(problem, candidate.prepared, operands, workspace, runs, stream);
-  };
-  for (const auto& algorithm : candidates(description, kCandidates)) {
-    Candidate candidate{{description, true, algorithm}, 0};
-    (void)time(candidate, 1);  // loads its kernel
-    candidate.time = time(candidate, 1);
-    measured.push_back(candidate);
-  }
+  const Trial trial{problem, operands, workspace, stream};
+  std::vector<Candidate> measured = quick_ones(trial);
   if (measured.empty()) return;
-  const auto faster = [](const Candidate& a, const Candidate& b) { return a.time < b.time; };
-  // Again for those that are near the best, long enough to tell them apart.
-  float best = std::min_element(measured.begin(), measured.end(), faster)->time;
-  const int runs = std::clamp(static_cast<int>(3.0f / best), 1, 10);
-  const float limit = best * kNear;
-  for (int round = 0; round < 2; ++round) {
-    for (Candidate& candidate : measured) {
-      if (candidate.time > limit) continue;
-      const float again = time(candidate, runs);
-      candidate.time = round == 0 ? again : std::min(candidate.time, again);
-    }
-  }
-  const auto chosen = std::min_element(measured.begin(), measured.end(), faster);
+  if (measured.size() > 1) measure(trial, measured);
+  const auto chosen =
+      std::min_element(measured.begin(), measured.end(),
+                       [](const Candidate& a, const Candidate& b) { return a.time < b.time; });
   const bool worthwhile = chosen->time < kWorthwhile * measured.front().time;
   const Candidate& kept = worthwhile ? *chosen : measured.front();
   table_.set(to_string(size_class(problem)), words_of(kept.prepared.algorithm));
+  ++measured_;
   prepared_.clear();
 }
 
-void MatmulLibrary::use_algorithms(std::string_view text) {
-  if (!table_.read(text)) {
-    notices_.push_back(
-        "the saved algorithms of matrix products are for another library or GPU; "
-        "they are measured again, and last bits may change");
-  }
+void MatmulLibrary::keep_algorithms() {
+  const int measured = std::exchange(measured_, 0);
+  if (measured == 0 || !cache_.add(table_)) return;
+  notices_.push_back(fmt::format("{} matrix products were measured; later runs find the choices in {}",
+                                 measured, cache_.file().string()));
+}
+
+std::vector<std::string> MatmulLibrary::take_notices() {
+  std::vector<std::string> all = cache_.take_notices();
+  all.insert(all.end(), notices_.begin(), notices_.end());
+  notices_.clear();
+  return all;
+}
+
+std::string MatmulLibrary::use_algorithms(std::span<const std::string> texts) {
+  const std::string notice =
+      "the saved algorithms of matrix products are for another library or GPU; "
+      "they are measured again, and last bits may change";
+  const bool known = std::ranges::find(notices_, notice) != notices_.end();
+  if (!table_.read(texts) && !known) notices_.push_back(notice);
   prepared_.clear();
+  return table_.text();
 }
 
 }  // namespace trireme::cuda

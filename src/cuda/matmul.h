@@ -5,11 +5,13 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "base/dtype.h"
+#include "cuda/algorithm_cache.h"
 #include "cuda/algorithm_table.h"
 
 namespace trireme::cuda {
@@ -51,7 +53,8 @@ struct MatmulWorkspace {
 /// Not for problems with m, n or k of 0.
 class MatmulLibrary {
  public:
-  explicit MatmulLibrary(int device);
+  /// `cache`: folder, or "".
+  MatmulLibrary(int device, const std::string& cache);
   ~MatmulLibrary();
   MatmulLibrary(const MatmulLibrary&) = delete;
   MatmulLibrary& operator=(const MatmulLibrary&) = delete;
@@ -61,16 +64,18 @@ class MatmulLibrary {
            const MatmulWorkspace& workspace, cudaStream_t stream);
   /// What the first run of a problem does beforehand: its description and algorithm.
   void prepare(const MatmulProblem& problem) { (void)prepared(problem); }
-  /// Whether the table holds a valid algorithm for the problem's class. One that is not valid is
-  /// taken out, with a notice.
+  /// Whether the table or the cache holds a valid algorithm for the problem's class, which is then
+  /// in use. One of the table that is not valid is taken out, with a notice.
   bool has_choice(const MatmulProblem& problem);
-  /// Measures candidates, overwriting D, and keeps the fastest for the class. Blocks.
+  /// Measures candidates, overwriting D, and keeps the fastest for the class. Blocks, for about a
+  /// third of a second.
   void tune(const MatmulProblem& problem, const MatmulOperands& operands,
             const MatmulWorkspace& workspace, cudaStream_t stream);
 
-  std::string algorithms() const { return table_.text(); }
-  void use_algorithms(std::string_view text);
-  std::vector<std::string> take_notices() { return std::exchange(notices_, {}); }
+  void keep_algorithms();
+  std::string algorithms() const { return table_.text_of_used(); }
+  std::string use_algorithms(std::span<const std::string> texts);
+  std::vector<std::string> take_notices();
 
  private:
   struct Description;
@@ -84,12 +89,17 @@ class MatmulLibrary {
   bool is_valid(Description& description, const cublasLtMatmulAlgo_t& algorithm) const;
   void multiply(const MatmulProblem& problem, Prepared& prepared, const MatmulOperands& operands,
                 const MatmulWorkspace& workspace, cudaStream_t stream);
-  float milliseconds(const MatmulProblem& problem, Prepared& prepared,
-                     const MatmulOperands& operands, const MatmulWorkspace& workspace, int runs,
-                     cudaStream_t stream);
+  struct Trial;
+  struct Candidate;
+  /// How long one run takes on average of so many.
+  float milliseconds(const Trial& trial, Prepared& prepared, int runs);
+  std::vector<Candidate> quick_ones(const Trial& trial);
+  void measure(const Trial& trial, std::vector<Candidate>& candidates);
 
   cublasLtHandle_t handle_ = nullptr;
   AlgorithmTable table_;
+  AlgorithmCache cache_;
+  int measured_ = 0;  // that the cache does not know
   std::unordered_map<MatmulProblem, Prepared, Hash> prepared_;
   std::vector<std::string> notices_;
 };

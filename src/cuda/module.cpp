@@ -51,7 +51,7 @@ int start(int device) {
 Backend::Backend(int device, const device::RankSite& site, const std::string& prefix,
                  const std::string& nccl_library)
     : device_id_(start(device)),
-      ops_(device, site.deterministic),
+      ops_(device, site.deterministic, site.algorithm_cache),
       op_sizing_(ops_.sizing()),
       communicator_(world_of(device, site, prefix, nccl_library)),
       device_([this](const ops::OpCall& call, cudaStream_t stream) { run(call, ops_, stream); },

@@ -7,13 +7,12 @@
 #include "cuda/plan_rules.h"
 #include "cuda/comm_sizing.h"
 #include "cuda/device.h"
+#include "cuda/matmul.h"
 #include "cuda/nccl_communicator.h"
 #include "cuda/op_table.h"
 #include "device/backend_module.h"
 
 namespace trireme::cuda {
-
-/// Rows of matrix products come in whole tiles.
 
 /// One rank's GPU, communicators and operations.
 class Backend final : public device::Backend {
@@ -33,8 +32,11 @@ class Backend final : public device::Backend {
 
   void prepare(const ops::OpCall& call) override { cuda::prepare(call, ops_); }
   void tune(const ops::OpCall& call) override { cuda::tune(call, ops_); }
+  void keep_algorithms() override { ops_.matmuls().keep_algorithms(); }
   std::string algorithms() const override { return ops_.algorithms(); }
-  void use_algorithms(std::string_view text) override { ops_.use_algorithms(text); }
+  std::string use_algorithms(std::span<const std::string> texts) override {
+    return ops_.use_algorithms(texts);
+  }
   std::vector<std::string> take_notices() override { return ops_.take_notices(); }
 
  private:

@@ -85,17 +85,19 @@ int capability_of(int device) {
 
 }  // namespace
 
-OpContext::OpContext(int device, bool deterministic)
+OpContext::OpContext(int device, bool deterministic, const std::string& algorithm_cache)
     : device_(device),
       compute_capability_(capability_of(device)),
       deterministic_(deterministic),
-      matmuls_(std::make_unique<MatmulLibrary>(device)),
+      matmuls_(std::make_unique<MatmulLibrary>(device, algorithm_cache)),
       attentions_(std::make_unique<AttentionLibrary>()) {}
 
 OpContext::~OpContext() = default;
 
 std::string OpContext::algorithms() const { return matmuls_->algorithms(); }
-void OpContext::use_algorithms(std::string_view text) { matmuls_->use_algorithms(text); }
+std::string OpContext::use_algorithms(std::span<const std::string> texts) {
+  return matmuls_->use_algorithms(texts);
+}
 std::vector<std::string> OpContext::take_notices() { return matmuls_->take_notices(); }
 
 void run(const ops::OpCall& call, OpContext& context, CUstream_st* stream) {

@@ -3,8 +3,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "cuda/op_sizing.h"
@@ -23,7 +23,9 @@ class OpContext {
  public:
   /// `deterministic` takes gradients of attention that repeat bit for bit; the plan's OpSizing
   /// must have been made with the same value.
-  explicit OpContext(int device, bool deterministic = false);
+  /// `algorithm_cache`: as device::RankSite's.
+  explicit OpContext(int device, bool deterministic = false,
+                     const std::string& algorithm_cache = {});
   ~OpContext();
   OpContext(const OpContext&) = delete;
   OpContext& operator=(const OpContext&) = delete;
@@ -38,11 +40,10 @@ class OpContext {
   MatmulLibrary& matmuls() { return *matmuls_; }
   AttentionLibrary& attentions() { return *attentions_; }
 
-  /// What tune() chose, as text: equal texts, equal bits.
+  /// As those of device::Backend. Texts of another library version or GPU are dropped, and so are
+  /// entries that turn out to be invalid: tune() measures them again.
   std::string algorithms() const;
-  /// Takes such a text in place of measuring. Entries of another library version or GPU are
-  /// dropped, and so are those that turn out to be invalid: tune() measures them again.
-  void use_algorithms(std::string_view text);
+  std::string use_algorithms(std::span<const std::string> texts);
   /// Sentences about such entries since the last call of this.
   std::vector<std::string> take_notices();
 

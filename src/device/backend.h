@@ -2,8 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -42,17 +42,24 @@ class Backend {
 
   // What a backend that chooses among algorithms adds; elsewhere these do nothing. For the thread
   // that launches, while nothing is in flight.
-  /// Readies what a launch of `call` would make at its first use; data is not read.
+  /// Readies what a launch of `call` would make at its first use; data is not read. Also while a
+  /// program loads.
   virtual void prepare(const ops::OpCall& call) { (void)call; }
   /// Of how many sizes of micro-batches it is worth readying the calls before the first step.
   virtual int64_t sizes_to_prepare() const { return 0; }
   /// Measures what may run `call` and keeps the fastest for its size class. Operands are real
   /// memory; outputs are overwritten. Blocks.
   virtual void tune(const ops::OpCall& call) { (void)call; }
-  /// What tune() chose so far: equal texts, equal bits.
+  /// After the last tune(): keeps what was measured for other runs on this machine.
+  virtual void keep_algorithms() {}
+  /// What tune() chose, or found chosen, since the last use_algorithms().
   virtual std::string algorithms() const { return {}; }
-  /// Takes such a text in place of measuring.
-  virtual void use_algorithms(std::string_view text) { (void)text; }
+  /// Takes such texts in place of measuring; of a call that several speak of, the first. Empty ones
+  /// say nothing. Returns all that is in use from here on as one text: equal texts, equal bits.
+  virtual std::string use_algorithms(std::span<const std::string> texts) {
+    (void)texts;
+    return {};
+  }
   /// Sentences for the user about that, since the last call of this.
   virtual std::vector<std::string> take_notices() { return {}; }
 };

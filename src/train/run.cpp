@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -16,6 +17,7 @@
 #include "metrics/reporter.h"
 #include "metrics/text.h"
 #include "model/hub_cache.h"
+#include "train/algorithms.h"
 #include "train/memory_text.h"
 #include "train/pace.h"
 #include "train/run_files.h"
@@ -44,7 +46,7 @@ double flops_per_token(const model::ModelGraph& model) {
 class Run {
  public:
   Run(const config::ParseResult& parsed, const model::ModelGraph& model, RunData& data,
-      device::Backend& backend, checkpoint::Coordinator& ranks)
+      device::Backend& backend, checkpoint::Coordinator& ranks, StartTimes times)
       : parsed_(parsed),
         config_(parsed.config),
         model_(model),
@@ -52,12 +54,14 @@ class Run {
         pace_(config_, data.plan()),
         backend_(backend),
         ranks_(ranks),
+        times_(std::move(times)),
         layout_(config::layout_of(config_, ranks.world_size())),
         run_description_(describe_run(config_, data.training().size(), layout_.dp)),
         trace_(config_, data.total_steps(), backend.device(), model, ranks.rank()),
         session_(make_plan(model), trace_.device(), backend.communicator(), session_options()) {}
 
   void run() {
+    times_.end("memory");
     try {
       train();
     } catch (const checkpoint::AgreedError&) {
@@ -119,6 +123,7 @@ class Run {
     plan::Plan plan = plan::make_plan(request);
     compare_identities(ranks_, identity_of(config_, data_));
     program_hash_ = compare_programs(ranks_, plan);
+    times_.end("plan");
     return plan;
   }
 
@@ -136,10 +141,9 @@ class Run {
 
   // Before the first step ------------------------------------------------------------------
 
-  /// Rank 0 measures, or takes what the run chose before; all ranks use the same algorithms. Times
-  /// differ from run to run: who insists on the same bits gets the libraries' own choice.
-  void choose_algorithms(const std::string& saved) {
-    std::vector<ops::Extent> extents = {session_.plan().capacity};
+  /// The largest micro-batch, and those of the first steps.
+  std::vector<ops::Extent> first_extents() {
+    std::vector<ops::Extent> extents;
     for (int64_t step = first_step_; step < std::min(first_step_ + 2, data_.total_steps());
          ++step) {
       for (const ops::Extent& extent : data_.extents(step)) {
@@ -149,22 +153,38 @@ class Run {
         }
       }
     }
-    if (ranks_.rank() == 0) {
-      if (!saved.empty()) backend_.use_algorithms(saved);
-      if (config_.deterministic != config::Deterministic::yes) {
-        session_.for_each_call(extents, [&](const ops::OpCall& call) { backend_.tune(call); });
-      }
+    // Where every sequence has the same length so far, nothing is readied for others.
+    ops::Extent largest = session_.plan().capacity;
+    largest.even = !extents.empty() &&
+                   std::ranges::all_of(extents, [](const auto& extent) { return extent.even; });
+    if (std::find(extents.begin(), extents.end(), largest) == extents.end()) {
+      extents.insert(extents.begin(), largest);
     }
-    algorithms_ = ranks_.exchange(ranks_.rank() == 0 ? backend_.algorithms() : "")[0];
-    if (ranks_.rank() != 0) backend_.use_algorithms(algorithms_);
+    return extents;
+  }
+
+  /// Times differ from run to run: who insists on the same bits gets the libraries' own choice.
+  void choose(const std::string& saved) {
+    algorithms_ = choose_algorithms(
+        session_, backend_, ranks_,
+        {first_extents(), saved, config_.deterministic != config::Deterministic::yes});
+    times_.end("measuring products");
+  }
+
+  /// What needs no weights.
+  void prepare() {
+    std::vector<ops::Extent> extents = first_extents();
     for (const ops::Extent& extent : data_.common_sizes(backend_.sizes_to_prepare())) {
       extents.push_back(extent);
     }
     session_.for_each_call(extents, [&](const ops::OpCall& call) { backend_.prepare(call); });
+    backend_facts_ = backend_.facts();
+    times_.end("kernels, while weights load");
   }
 
   void start() {
     load();
+    times_.end("weights");
     metrics::ReporterOptions options;
     options.rank = ranks_.rank();
     options.pace = {config_.logging_strategy, pace_.logging_steps(), config_.logging_first_step};
@@ -182,7 +202,10 @@ class Run {
     }
     print_memory();
     last_end_ = std::chrono::steady_clock::now();
-    if (config_.eval_on_start && first_step_ == 0) evaluate();
+    if (config_.eval_on_start && first_step_ == 0) {
+      evaluate();
+      times_.end("evaluation");
+    }
   }
 
   void load() {
@@ -194,17 +217,17 @@ class Run {
       }
       source.check_fits(model_, config_.optim);
       take_history(source);
-      choose_algorithms(source.state().value("algorithms", std::string()));
-      fill(source);
+      choose(source.state().value("algorithms", std::string()));
+      fill(source, [this] { prepare(); });
       return;
     }
-    choose_algorithms("");
+    choose("");
     if (config_.init_from_config) {
       RandomSource source(session_.plan().model.config, static_cast<uint64_t>(config_.seed));
-      fill(source);
+      fill(source, [this] { prepare(); });
     } else {
       FolderSource source(config_.model_name_or_path, session_.plan().model);
-      fill(source);
+      fill(source, [this] { prepare(); });
     }
   }
 
@@ -228,9 +251,9 @@ class Run {
   }
 
   /// What this rank alone could not read must name it: the others only see that it is gone.
-  void fill(StateSource& source) {
+  void fill(StateSource& source, const std::function<void()>& meanwhile = {}) {
     try {
-      session_.load(source);
+      session_.load(source, meanwhile);
     } catch (const DataError& error) {
       throw DeviceError(fmt::format("rank {}: {}", ranks_.rank(), error.what()));
     }
@@ -266,7 +289,7 @@ class Run {
     facts.steps_per_epoch = data_.plan().steps_per_epoch();
     facts.flops_per_token = flops_per_token(session_.plan().model);
     facts.resumed_step = first_step_;
-    facts.more = backend_.facts();
+    facts.more = backend_facts_;
     facts.more.emplace_back("Data ranks", std::to_string(layout_.dp));
     if (layout_.tp > 1) facts.more.emplace_back("Tensor ranks", std::to_string(layout_.tp));
     if (layout_.pp > 1) {
@@ -348,7 +371,9 @@ class Run {
     record.skipped = value(control_, Control::skip) != 0;
     record.ends_epoch = pace_.ends_epoch(record.step);
     last_end_ = end;
+    if (running_.step == first_step_) times_.end("first step", end);
     reporter_->step(record);
+    if (running_.step == first_step_) say(times_.text());
     if (besides_ == 0) see_memory();
     running_.step = -1;
     const double skips = value(control_, Control::consecutive_skips);
@@ -472,6 +497,8 @@ class Run {
   Pace pace_;
   device::Backend& backend_;
   checkpoint::Coordinator& ranks_;
+  StartTimes times_;
+  std::vector<std::pair<std::string, std::string>> backend_facts_;
   mesh::Layout layout_;
   Json run_description_;
   std::string algorithms_;
@@ -504,8 +531,8 @@ model::ModelGraph resolve_model(config::ParseResult& parsed, int64_t world_size,
 }
 
 void run_training(const config::ParseResult& parsed, const model::ModelGraph& model, RunData& data,
-                  device::Backend& backend, checkpoint::Coordinator& ranks) {
-  Run(parsed, model, data, backend, ranks).run();
+                  device::Backend& backend, checkpoint::Coordinator& ranks, StartTimes times) {
+  Run(parsed, model, data, backend, ranks, std::move(times)).run();
 }
 
 }  // namespace trireme::train

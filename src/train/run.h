@@ -10,6 +10,7 @@
 #include "device/backend.h"
 #include "model/graph.h"
 #include "train/run_data.h"
+#include "train/start_times.h"
 
 namespace trireme::train {
 
@@ -25,11 +26,12 @@ class Diverged : public std::runtime_error {
 };
 
 /// Trains, saves, evaluates and exports as `parsed.config` says; rank 0 prints. Collective over the
-/// ranks. Everything borrowed outlives the call.
+/// ranks. Everything borrowed outlives the call. `times`: what the start has taken so far.
 ///
 /// Errors that every rank meets alike: ConfigError, DataError, Diverged, checkpoint::AgreedError.
 /// DeviceError and CommError are one rank's own.
 void run_training(const config::ParseResult& parsed, const model::ModelGraph& model, RunData& data,
-                  device::Backend& backend, checkpoint::Coordinator& ranks);
+                  device::Backend& backend, checkpoint::Coordinator& ranks,
+                  StartTimes times = StartTimes(StartTimes::Clock::now()));
 
 }  // namespace trireme::train

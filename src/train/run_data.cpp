@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "base/error.h"
 
@@ -38,21 +39,30 @@ data::StepPlanOptions step_options(const config::RunConfig& config, int64_t num_
 
 }  // namespace
 
-RunData::RunData(const config::RunConfig& config, const model::ModelConfig& model,
-                 int64_t data_ranks, int64_t data_rank, int64_t token_multiple)
-    : training_(data::Dataset::load(config.data_path, dataset_options(config, model))),
-      train_(std::make_unique<data::BatchSource>(
-          training_, data::StepPlan(step_options(config, training_.size(), data_ranks)), data_rank,
-          token_multiple)) {
-  if (training_.counts().trained == 0) {
+RunRows read_rows(const config::RunConfig& config, const model::ModelConfig& model) {
+  const data::DatasetOptions options = dataset_options(config, model);
+  RunRows rows{data::Dataset::load(config.data_path, options), nullptr};
+  if (rows.training.counts().trained == 0) {
     throw DataError(fmt::format(
         "{}: there is nothing to learn: of samples of at most {} tokens, no label behind the first "
         "is other than {}",
         config.data_path, config.max_seq_length, data::kNotTrained));
   }
-  if (!config.evaluates()) return;
-  evaluation_set_ = std::make_unique<data::Dataset>(
-      data::Dataset::load(config.eval_path, dataset_options(config, model)));
+  if (config.evaluates()) {
+    rows.evaluation =
+        std::make_unique<data::Dataset>(data::Dataset::load(config.eval_path, options));
+  }
+  return rows;
+}
+
+RunData::RunData(const config::RunConfig& config, RunRows rows, int64_t data_ranks,
+                 int64_t data_rank, int64_t token_multiple)
+    : training_(std::move(rows.training)),
+      evaluation_set_(std::move(rows.evaluation)),
+      train_(std::make_unique<data::BatchSource>(
+          training_, data::StepPlan(step_options(config, training_.size(), data_ranks)), data_rank,
+          token_multiple)) {
+  if (!evaluation_set_) return;
   evaluation_ = std::make_unique<data::BatchSource>(
       *evaluation_set_,
       data::StepPlan(data::evaluation_plan(evaluation_set_->size(),

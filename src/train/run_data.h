@@ -16,12 +16,20 @@ namespace trireme::train {
 /// Makes room for `other` as well.
 void grow(ops::Extent& capacity, const ops::Extent& other);
 
-/// One rank's view of the data. Reads and checks every row at construction.
+/// What a run's files hold.
+struct RunRows {
+  data::Dataset training;
+  std::unique_ptr<data::Dataset> evaluation;  // null: nothing is evaluated
+};
+/// Reads and checks every row.
+RunRows read_rows(const config::RunConfig& config, const model::ModelConfig& model);
+
+/// One rank's view of the data.
 class RunData {
  public:
   /// `token_multiple`: rows of a micro-batch are padded to it.
-  RunData(const config::RunConfig& config, const model::ModelConfig& model, int64_t data_ranks,
-          int64_t data_rank, int64_t token_multiple);
+  RunData(const config::RunConfig& config, RunRows rows, int64_t data_ranks, int64_t data_rank,
+          int64_t token_multiple);
 
   const data::Dataset& training() const { return training_; }
   const data::StepPlan& plan() const { return train_->plan(); }
@@ -52,8 +60,8 @@ class RunData {
 
  private:
   data::Dataset training_;
-  std::unique_ptr<data::BatchSource> train_;
   std::unique_ptr<data::Dataset> evaluation_set_;
+  std::unique_ptr<data::BatchSource> train_;
   std::unique_ptr<data::BatchSource> evaluation_;
 };
 

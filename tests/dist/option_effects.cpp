@@ -250,6 +250,7 @@ std::vector<Effect> layout_effects() {
       {"recompute", "block:1,none", program()},
       {"gradient_checkpointing", "true", program()},
       {"ddp_timeout", "1", see_rank_give_up},
+      {"algorithm_cache", "HERE/cache", says("algorithm_cache has no effect")},
   };
 }
 

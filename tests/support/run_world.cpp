@@ -16,7 +16,7 @@ std::vector<std::string> run_in_process(const std::vector<std::string>& args, in
     const model::ModelGraph model = train::resolve_model(parsed, ranks);
     const auto backend = world.open(coordinator.rank());
     const mesh::Layout layout = config::layout_of(parsed.config, ranks);
-    train::RunData data(parsed.config, model.config, layout.dp,
+    train::RunData data(parsed.config, train::read_rows(parsed.config, model.config), layout.dp,
                         mesh::coordinates_of(layout, coordinator.rank()).dp,
                         backend->token_multiple() * layout.tp);
     WrappedBackend wrapped(*backend, wrap ? wrap(coordinator.rank(), backend->device()) : nullptr,

@@ -1,8 +1,8 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -29,8 +29,11 @@ class WrappedBackend final : public device::Backend {
   void prepare(const ops::OpCall& call) override { backend_.prepare(call); }
   int64_t sizes_to_prepare() const override { return backend_.sizes_to_prepare(); }
   void tune(const ops::OpCall& call) override { backend_.tune(call); }
+  void keep_algorithms() override { backend_.keep_algorithms(); }
   std::string algorithms() const override { return backend_.algorithms(); }
-  void use_algorithms(std::string_view text) override { backend_.use_algorithms(text); }
+  std::string use_algorithms(std::span<const std::string> texts) override {
+    return backend_.use_algorithms(texts);
+  }
   std::vector<std::string> take_notices() override {
     std::vector<std::string> all = backend_.take_notices();
     all.insert(all.end(), notices_.begin(), notices_.end());

@@ -1,8 +1,16 @@
 // What a plan for GPUs assumes, where no GPU is needed to know it.
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <span>
+#include <vector>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "cuda/algorithm_cache.h"
 #include "cuda/op_sizing.h"
 #include "cuda/plan_rules.h"
+#include "support/temp_folder.h"
 
 namespace trireme::cuda {
 namespace {
@@ -41,6 +49,83 @@ TEST(PlanRules, RepeatingGradientsHaveTheirWorkspace) {
   EXPECT_GT(repeating, scores);
   EXPECT_LT(repeating, scores + (int64_t{256} << 20));
   EXPECT_LT(fast, int64_t{1} << 30);
+}
+
+constexpr char kLibrary[] = "cuBLASLt 130100, NVIDIA H200, 132 multiprocessors";
+
+AlgorithmTable table_of(const std::string& key, uint64_t choice,
+                        const std::string& library = kLibrary) {
+  AlgorithmTable table(library);
+  table.set(key, {choice});
+  return table;
+}
+
+TEST(AlgorithmTable, TakesTheFirstOfSeveralTexts) {
+  const std::vector<std::string> texts = {"", table_of("a", 1).text(), table_of("a", 2).text(),
+                                          table_of("b", 3).text(),
+                                          table_of("c", 4, "another library").text()};
+  AlgorithmTable table(kLibrary);
+  EXPECT_FALSE(table.read(texts));  // one was of another library
+  EXPECT_EQ((*table.find("a"))[0], 1u);
+  EXPECT_EQ((*table.find("b"))[0], 3u);
+  EXPECT_FALSE(table.find("c"));
+  EXPECT_TRUE(table.read(std::span(texts).first(4)));
+  EXPECT_EQ(table.text_of_used(), AlgorithmTable(kLibrary).text());
+  table.use("b");
+  EXPECT_EQ(table.text_of_used(), table_of("b", 3).text());
+  const std::string garbage = "no table";
+  EXPECT_THROW((void)table.read({&garbage, 1}), DataError);
+}
+
+TEST(AlgorithmCache, AnotherRunFindsWhatOneLeft) {
+  const test::TempFolder folder;
+  AlgorithmCache first(folder / "new/cache", kLibrary);
+  EXPECT_FALSE(first.find("a"));
+  EXPECT_TRUE(first.add(table_of("a", 1)));
+  EXPECT_EQ(first.file().filename(), "matmul-cuBLASLt-130100-NVIDIA-H200-132-multiprocessors.txt");
+  AlgorithmCache second(folder / "new/cache", kLibrary);
+  EXPECT_EQ((*second.find("a"))[0], 1u);
+  EXPECT_FALSE(second.find("b"));
+  // What others left stays, and its own choices replace theirs.
+  EXPECT_TRUE(first.add(table_of("b", 2)));
+  EXPECT_TRUE(second.add(table_of("a", 3)));
+  AlgorithmCache third(folder / "new/cache", kLibrary);
+  EXPECT_EQ((*third.find("a"))[0], 3u);
+  EXPECT_EQ((*third.find("b"))[0], 2u);
+  AlgorithmCache other(folder / "new/cache", "cuBLASLt 130200, NVIDIA H200, 132 multiprocessors");
+  EXPECT_FALSE(other.find("a"));
+  EXPECT_TRUE(third.take_notices().empty());
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder / "new/cache"), {}), 1);
+}
+
+TEST(AlgorithmCache, WhatIsWrongWithItIsANotice) {
+  const test::TempFolder folder;
+  AlgorithmCache cache(folder.path(), kLibrary);
+  for (const std::string& text :
+       {std::string("no table\n"), table_of("a", 1).text() + "b: 12\n",
+        table_of("a", 1, "another library").text()}) {
+    write_new_file(cache.file(), text);
+    AlgorithmCache read(folder.path(), kLibrary);
+    EXPECT_FALSE(read.find("a"));
+    EXPECT_FALSE(read.find("b"));
+    EXPECT_TRUE(read.add(table_of("b", 2)));
+    EXPECT_EQ(read.take_notices().size(), 1u);
+    EXPECT_EQ((*AlgorithmCache(folder.path(), kLibrary).find("b"))[0], 2u);
+    std::filesystem::remove(cache.file());
+  }
+  // A file where the folder should be.
+  write_new_file(folder / "file", "");
+  AlgorithmCache nowhere(folder / "file", kLibrary);
+  EXPECT_FALSE(nowhere.find("a"));
+  EXPECT_FALSE(nowhere.add(table_of("a", 1)));
+  EXPECT_EQ(nowhere.take_notices().size(), 1u);
+}
+
+TEST(AlgorithmCache, WithoutAFolderNothingIsKept) {
+  AlgorithmCache none("", kLibrary);
+  EXPECT_FALSE(none.find("a"));
+  EXPECT_FALSE(none.add(table_of("a", 1)));
+  EXPECT_TRUE(none.take_notices().empty());
 }
 
 }  // namespace
