@@ -79,7 +79,8 @@ void start_context(void* library, int device) {
   const auto retain = symbol<int (*)(void**, int)>(library, "cuDevicePrimaryCtxRetain");
   int handle = 0;
   void* context = nullptr;
-  if (get != nullptr && retain != nullptr && get(&handle, device) == 0) (void)retain(&context, handle);
+  if (get == nullptr || retain == nullptr || get(&handle, device) != 0) return;
+  (void)retain(&context, handle);
 }
 
 /// Loading a library by its path satisfies the module's need for its soname, wherever the file

@@ -32,7 +32,7 @@ std::unique_ptr<device::Backend> open_cpu(const launch::Ranks& ranks,
 /// Of the user, on this machine; "" where there is none.
 std::string algorithm_cache(const config::RunConfig& config) {
   if (config.algorithm_cache == "none") return {};
-  if (!config.algorithm_cache.empty()) return config.algorithm_cache;
+  if (config.algorithm_cache != "auto") return config.algorithm_cache;
   const char* cache = std::getenv("XDG_CACHE_HOME");
   if (cache != nullptr && *cache != '\0') return std::string(cache) + "/trireme";
   const char* home = std::getenv("HOME");

@@ -55,7 +55,7 @@ int train_verb(Arguments args) {
         "deterministic = false has no effect: on the CPU the same layout always gives the same "
         "bits");
   }
-  if (!machine.cuda && !parsed.config.algorithm_cache.empty()) {
+  if (!machine.cuda && parsed.config.algorithm_cache != "auto") {
     parsed.notices.push_back(
         "algorithm_cache has no effect: on the CPU no algorithms are measured");
   }

@@ -363,9 +363,9 @@ void append_layout(Rows& rows) {
                        "seconds a collective may take before the run stops")
                      .at_least(1));
   rows.push_back(path("algorithm_cache", group, &RunConfig::algorithm_cache,
-                      "folder where runs on GPUs leave each other the measured algorithms of matrix "
-                      "products; none: each run measures; left out: trireme in $XDG_CACHE_HOME or "
-                      "~/.cache"));
+                      "folder where runs on GPUs leave each other the measured algorithms of "
+                      "matrix products; auto: trireme in $XDG_CACHE_HOME or ~/.cache; none: each "
+                      "run measures"));
 }
 
 void append_output(Rows& rows) {

@@ -160,7 +160,7 @@ struct RunConfig {
   bool gradient_checkpointing = false;       // recompute = block unless `recompute` is given
   std::vector<RecomputeSpan> recompute;      // from the front; blocks beyond the spans: none
   int64_t ddp_timeout = 1800;                // seconds a collective may take
-  std::string algorithm_cache;               // folder; empty: the user's; "none"
+  std::string algorithm_cache = "auto";      // folder; auto: the user's; "none"
 
   // saving, logging, evaluation
   SaveStrategy save_strategy = SaveStrategy::steps;

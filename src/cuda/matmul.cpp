@@ -20,11 +20,11 @@ namespace {
 constexpr int kCandidates = 8;
 /// A candidate must be so much faster than the library's favourite to be preferred to it.
 constexpr float kWorthwhile = 0.99f;
-/// Candidates slower than the best of short bursts by more are not measured under load. At its power
-/// limit a GPU has other favourites than in a burst, so that little is known by then.
+/// Candidates slower than the best of short bursts by more are not measured under load. At its
+/// power limit a GPU has other favourites than in a burst, so that little is known by then.
 constexpr float kNear = 1.3f;
-/// Milliseconds: of load before the first measurement; of a burst; of a candidate's turn under load,
-/// whose first third is not measured; and how many turns each has.
+/// Milliseconds: of load before the first measurement; of a burst; of a candidate's turn under
+/// load, whose first third is not measured. And how many turns each has.
 constexpr float kHeat = 50;
 constexpr float kBurst = 1;
 constexpr float kTurn = 21;
@@ -349,8 +349,9 @@ void MatmulLibrary::tune(const MatmulProblem& problem, const MatmulOperands& ope
 void MatmulLibrary::keep_algorithms() {
   const int measured = std::exchange(measured_, 0);
   if (measured == 0 || !cache_.add(table_)) return;
-  notices_.push_back(fmt::format("{} matrix products were measured; later runs find the choices in {}",
-                                 measured, cache_.file().string()));
+  notices_.push_back(
+      fmt::format("{} matrix products were measured; later runs find the choices in {}", measured,
+                  cache_.file().string()));
 }
 
 std::vector<std::string> MatmulLibrary::take_notices() {

@@ -1,5 +1,5 @@
-// Sums over rows: gradients of biases, and of norm gains of long rows. Slices of rows are summed by one block
-// each, then the slices' sums are added in order.
+// Sums over rows: gradients of biases, and of norm gains of long rows. Slices of rows are summed by
+// one block each, then the slices' sums are added in order.
 #include "base/math.h"
 #include "cuda/fill.h"
 #include "cuda/kernel_launch.cuh"

@@ -1,5 +1,5 @@
-// RMS norm. A row stays in the registers of one warp or one block between its sum and its result, so
-// that memory is read once.
+// RMS norm. A row stays in the registers of one warp or one block between its sum and its result,
+// so that memory is read once.
 #include "base/math.h"
 #include "cuda/kernel_launch.cuh"
 #include "cuda/kernel_pack.cuh"

@@ -54,8 +54,8 @@ __device__ void write_pack(T* to, const Pack<T, kCount>& dy, const Pack<T, kCoun
   store_pack(to, result);
 }
 
-/// Sum over the threads of a team (threadIdx.x), for each of them. All threads of the block call it;
-/// `turn` alternates, so that one barrier is enough.
+/// Sum over the threads of a team (threadIdx.x), for each of them. All threads of the block call
+/// it; `turn` alternates, so that one barrier is enough.
 __device__ float team_sum(float value, int turn) {
   constexpr int kMostTeams = kThreads / 64;
   constexpr int kMostWarps = kThreads / 32;

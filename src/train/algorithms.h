@@ -19,8 +19,8 @@ struct AlgorithmRequest {
 
 /// Collective. Of the ranks that run the same products (those of one stage) the first measures,
 /// what `saved` does not tell. All ranks take the choices of all, of the first rank before others,
-/// and of `saved` what nobody met. Overwrites memory: before Session::load. Returns the choices, the
-/// same on every rank, as the next `saved`.
+/// and of `saved` what nobody met. Overwrites memory: before Session::load. Returns the choices,
+/// the same on every rank, as the next `saved`.
 std::string choose_algorithms(Session& session, device::Backend& backend,
                               checkpoint::Coordinator& ranks, const AlgorithmRequest& request);
 
