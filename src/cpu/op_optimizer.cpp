@@ -1,13 +1,13 @@
-// The step's decisions, the optimizers and the two planes of a bf16 master.
-#include <bit>
-#include <cmath>
-#include <cstring>
+// The step's decisions, the optimizers and the planes of their state.
+#include <algorithm>
+#include <type_traits>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu/op_optimizer.cpp"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "base/stochastic_rounding.h"
 #include "cpu/kernel_parallel.h"
 #include "cpu/kernel_vector-inl.h"
 #include "cpu/kernel_view.h"
@@ -18,9 +18,8 @@ HWY_BEFORE_NAMESPACE();
 namespace trireme::cpu {
 namespace HWY_NAMESPACE {
 
-/// The fp32 masters of a range: one plane of f32, or bf16 values and remainders
-/// (base/dtype.h: split_master, join_master).
-struct WholeMaster {
+/// A plane of f32.
+struct WholePlane {
   float* value;
   template <typename Access>
   HWY_INLINE Vec read(int64_t i, Access access) const {
@@ -32,6 +31,7 @@ struct WholeMaster {
   }
 };
 
+/// fp32 masters as bf16 values and remainders (base/dtype.h: split_master, join_master).
 struct SplitPlanes {
   uint16_t* value;
   uint16_t* remainder;
@@ -68,8 +68,8 @@ struct SplitPlanes {
   }
 };
 
-/// What a frozen tensor keeps of its master.
-struct RoundedMaster {
+/// A plane of bf16, rounded to nearest.
+struct RoundedPlane {
   uint16_t* value;
 
   HWY_INLINE Vec read(int64_t i, Whole) const {
@@ -94,23 +94,109 @@ struct RoundedMaster {
   }
 };
 
-/// body(planes) with the planes of arguments `value` and `value` + 1.
-template <typename Body>
-void with_master(const ops::OpCall& call, size_t value, const Body& body) {
-  if (call.dtype == DType::bf16) {
-    body(SplitPlanes{data_of<uint16_t>(call.args[value]), data_of<uint16_t>(call.args[value + 1])});
+/// A plane of bf16, rounded with 16 random bits a lane (base/stochastic_rounding.h).
+struct StochasticPlane {
+  uint16_t* value;
+
+  template <typename Access>
+  HWY_INLINE Vec read(int64_t i, Access access) const {
+    return access.read(value + i);
+  }
+  HWY_INLINE void write(Vec v, hn::Vec<U32> random16, int64_t i, Whole) const {
+    hn::StoreU(rounded(v, random16), U16(), value + i);
+  }
+  HWY_INLINE void write(Vec v, hn::Vec<U32> random16, int64_t i, Some some) const {
+    uint16_t padded[kLanes];
+    hn::StoreU(rounded(v, random16), U16(), padded);
+    std::copy_n(padded, some.count, value + i);
+  }
+
+ private:
+  static HWY_INLINE hn::Vec<U16> rounded(Vec v, hn::Vec<U32> random16) {
+    const U32 u;
+    const auto bits = hn::BitCast(u, v);
+    const auto magnitude = hn::And(bits, hn::Set(u, 0x7fffffffu));
+    const auto carry = hn::IfThenZeroElse(hn::Gt(magnitude, hn::Set(u, 0x7f7effffu)), random16);
+    const auto quiet =
+        hn::IfThenElseZero(hn::Gt(magnitude, hn::Set(u, 0x7f800000u)), hn::Set(u, 0x400000u));
+    const auto sum = hn::Or(hn::Add(bits, carry), quiet);
+    return hn::TruncateTo(U16(), hn::ShiftRight<16>(sum));
+  }
+};
+
+/// Writes what an update computed; only a stochastic plane looks at its bits.
+template <typename Plane, typename Access>
+HWY_INLINE void update_plane(const Plane& plane, Vec v, hn::Vec<U32> random16, int64_t i,
+                             Access access) {
+  if constexpr (std::is_same_v<Plane, StochasticPlane>) {
+    plane.write(v, random16, i, access);
   } else {
-    body(WholeMaster{data_of<float>(call.args[value])});
+    plane.write(v, i, access);
   }
 }
 
-/// The same for tensors that may be frozen.
+/// Random words of the lanes from element i of a call on (base/stochastic_rounding.h).
+class RoundingWords {
+ public:
+  RoundingWords(const ops::Attributes& attributes, const double* control)
+      : key_(rounding_key(attributes.rounding_stream,
+                          static_cast<uint64_t>(control[ops::index(ops::Control::updates)]))),
+        first_(static_cast<uint32_t>(attributes.first_element)) {}
+
+  HWY_INLINE hn::Vec<U32> at(int64_t i) const {
+    const U32 u;
+    const auto element = hn::Iota(u, first_ + static_cast<uint32_t>(i));
+    auto x = hn::Add(hn::Mul(element, hn::Set(u, kRoundingSpread)), hn::Set(u, key_.first));
+    x = hn::Mul(hn::Xor(x, hn::ShiftRight<16>(x)), hn::Set(u, kRoundingMultiply1));
+    x = hn::Add(hn::Xor(x, hn::ShiftRight<15>(x)), hn::Set(u, key_.second));
+    x = hn::Mul(x, hn::Set(u, kRoundingMultiply2));
+    return hn::Xor(x, hn::ShiftRight<16>(x));
+  }
+  static HWY_INLINE hn::Vec<U32> master(hn::Vec<U32> word) { return hn::ShiftRight<16>(word); }
+  static HWY_INLINE hn::Vec<U32> exp_avg(hn::Vec<U32> word) {
+    return hn::And(word, hn::Set(U32(), 0xffffu));
+  }
+  static HWY_INLINE hn::Vec<U32> exp_avg_sq(hn::Vec<U32> word) {
+    return hn::ShiftRight<16>(hn::Mul(word, hn::Set(U32(), kRoundingMultiply2)));
+  }
+
+ private:
+  RoundingKey key_;
+  uint32_t first_;
+};
+
+/// body(plane) with the master of an update, in arguments 0 and 1.
 template <typename Body>
-void with_any_master(const ops::OpCall& call, size_t value, const Body& body) {
-  if (call.dtype == DType::bf16 && !call.args[value + 1].present()) {
-    body(RoundedMaster{data_of<uint16_t>(call.args[value])});
+void with_master(const ops::OpCall& call, const Body& body) {
+  if (call.dtype == DType::f32) {
+    body(WholePlane{data_of<float>(call.args[0])});
+  } else if (call.args[1].present()) {
+    body(SplitPlanes{data_of<uint16_t>(call.args[0]), data_of<uint16_t>(call.args[1])});
   } else {
-    with_master(call, value, body);
+    body(StochasticPlane{data_of<uint16_t>(call.args[0])});
+  }
+}
+
+/// body(m, v) with the moments.
+template <typename Body>
+void with_moments(const ops::OpCall& call, const Body& body) {
+  if (call.args[2].dtype == DType::f32) {
+    body(WholePlane{data_of<float>(call.args[2])}, WholePlane{data_of<float>(call.args[3])});
+  } else {
+    body(StochasticPlane{data_of<uint16_t>(call.args[2])},
+         StochasticPlane{data_of<uint16_t>(call.args[3])});
+  }
+}
+
+/// body(plane) with the state that arguments `value` and `value` + 1 import or export.
+template <typename Body>
+void with_state(const ops::OpCall& call, size_t value, const Body& body) {
+  if (call.dtype == DType::f32) {
+    body(WholePlane{data_of<float>(call.args[value])});
+  } else if (call.args[value + 1].present()) {
+    body(SplitPlanes{data_of<uint16_t>(call.args[value]), data_of<uint16_t>(call.args[value + 1])});
+  } else {
+    body(RoundedPlane{data_of<uint16_t>(call.args[value])});
   }
 }
 
@@ -151,41 +237,49 @@ void adamw_range(const ops::OpCall& call, OpContext& context) {
   const Vec unbias2 = constant(1.0 / control[ops::index(ops::Control::bias2)]);
   const Vec step = constant(control[ops::index(ops::Control::learning_rate)] /
                             control[ops::index(ops::Control::bias1)]);
-  auto* m = data_of<float>(call.args[2]);
-  auto* v = data_of<float>(call.args[3]);
   const auto* grad = data_of<float>(call.args[4]);
+  const RoundingWords words(attributes, control);
+  const auto range = [&](auto master, auto m, auto v, int64_t begin, int64_t end) {
+    for_vectors(begin, end, [&](int64_t i, auto access) {
+      const auto word = words.at(i);
+      const Vec g = hn::Mul(access.read(grad + i), scale);
+      const Vec mean = hn::MulAdd(m.read(i, access), beta1, hn::Mul(g, rest1));
+      const Vec square = hn::MulAdd(v.read(i, access), beta2, hn::Mul(hn::Mul(g, g), rest2));
+      update_plane(m, mean, RoundingWords::exp_avg(word), i, access);
+      update_plane(v, square, RoundingWords::exp_avg_sq(word), i, access);
+      const Vec root = hn::Add(hn::Sqrt(hn::Mul(square, unbias2)), eps);
+      const Vec kept = hn::Mul(master.read(i, access), keep);
+      update_plane(master, hn::Sub(kept, hn::Div(hn::Mul(mean, step), root)),
+                   RoundingWords::master(word), i, access);
+    });
+  };
   const int64_t size = call.args[0].cols;
-  with_master(call, 0, [&](auto master) {
-    parallel_ranges(context.num_threads(), size, kGrain, size, [&](int64_t begin, int64_t end) {
-      for_vectors(begin, end, [&](int64_t i, auto access) {
-        const Vec g = hn::Mul(access.read(grad + i), scale);
-        const Vec mean = hn::MulAdd(access.read(m + i), beta1, hn::Mul(g, rest1));
-        const Vec square = hn::MulAdd(access.read(v + i), beta2, hn::Mul(hn::Mul(g, g), rest2));
-        access.write(mean, m + i);
-        access.write(square, v + i);
-        const Vec root = hn::Add(hn::Sqrt(hn::Mul(square, unbias2)), eps);
-        const Vec kept = hn::Mul(master.read(i, access), keep);
-        master.write(hn::Sub(kept, hn::Div(hn::Mul(mean, step), root)), i, access);
-      });
+  with_master(call, [&](auto master) {
+    with_moments(call, [&](auto m, auto v) {
+      parallel_ranges(context.num_threads(), size, kGrain, size,
+                      [&](int64_t begin, int64_t end) { range(master, m, v, begin, end); });
     });
   });
 }
 
 void sgd_range(const ops::OpCall& call, OpContext& context) {
+  const auto* control = data_of<double>(call.args[3]);
   Update update;
-  if (!update.read(call, data_of<double>(call.args[3]))) return;
+  if (!update.read(call, control)) return;
   const F32 f;
   const Vec scale = hn::Set(f, update.grad_scale);
   const Vec rate = hn::Set(f, update.learning_rate);
   const Vec decay = hn::Set(f, static_cast<float>(call.attributes.weight_decay));
   const auto* grad = data_of<float>(call.args[2]);
+  const RoundingWords words(call.attributes, control);
   const int64_t size = call.args[0].cols;
-  with_master(call, 0, [&](auto master) {
+  with_master(call, [&](auto master) {
     parallel_ranges(context.num_threads(), size, kGrain, size, [&](int64_t begin, int64_t end) {
       for_vectors(begin, end, [&](int64_t i, auto access) {
         const Vec old = master.read(i, access);
         const Vec slope = hn::MulAdd(old, decay, hn::Mul(access.read(grad + i), scale));
-        master.write(hn::NegMulAdd(rate, slope, old), i, access);
+        update_plane(master, hn::NegMulAdd(rate, slope, old), RoundingWords::master(words.at(i)), i,
+                     access);
       });
     });
   });
@@ -194,10 +288,10 @@ void sgd_range(const ops::OpCall& call, OpContext& context) {
 void import_range(const ops::OpCall& call, OpContext& context) {
   const auto* from = data_of<float>(call.args[2]);
   const int64_t size = call.args[2].cols;
-  with_any_master(call, 0, [&](auto master) {
+  with_state(call, 0, [&](auto plane) {
     parallel_ranges(context.num_threads(), size, kGrain, size, [&](int64_t begin, int64_t end) {
       for_vectors(begin, end,
-                  [&](int64_t i, auto access) { master.write(access.read(from + i), i, access); });
+                  [&](int64_t i, auto access) { plane.write(access.read(from + i), i, access); });
     });
   });
 }
@@ -205,10 +299,10 @@ void import_range(const ops::OpCall& call, OpContext& context) {
 void export_range(const ops::OpCall& call, OpContext& context) {
   auto* to = data_of<float>(call.args[0]);
   const int64_t size = call.args[0].cols;
-  with_any_master(call, 1, [&](auto master) {
+  with_state(call, 1, [&](auto plane) {
     parallel_ranges(context.num_threads(), size, kGrain, size, [&](int64_t begin, int64_t end) {
       for_vectors(begin, end,
-                  [&](int64_t i, auto access) { access.write(master.read(i, access), to + i); });
+                  [&](int64_t i, auto access) { access.write(plane.read(i, access), to + i); });
     });
   });
 }

@@ -2,6 +2,7 @@
 #include <array>
 
 #include "base/error.h"
+#include "base/stochastic_rounding.h"
 #include "ops/control.h"
 #include "ops/signature.h"
 
@@ -222,22 +223,25 @@ void check_xent(const Checker& c, OpKind kind) {
   c.vector(3, DType::i32, logits.rows);
 }
 
-/// The flat planes of a master: value T and, exactly under bf16, a remainder.
-void check_planes(const Checker& c, int value, int remainder, int64_t size, bool frozen) {
+/// The flat planes of a master: value T and, under bf16, perhaps a remainder.
+void check_planes(const Checker& c, int value, int remainder, int64_t size) {
   const bool present = c.arg(remainder).present();
   c.vector(value, c.compute(), size);
   c.require(!present || c.compute() == DType::bf16, "a remainder only under bf16");
-  c.require(present || c.compute() != DType::bf16 || frozen || size == 0, "a remainder under bf16");
   if (present) c.vector(remainder, DType::i16, size);
 }
 
 void check_optimizer(const Checker& c, OpKind kind) {
   const int64_t size = c.arg(0).cols;
-  check_planes(c, 0, 1, size, false);
+  const int64_t first = c.attributes().first_element;
+  check_planes(c, 0, 1, size);
   const int num_moments = kind == OpKind::adamw ? 2 : 0;
-  for (int i = 2; i < 2 + num_moments; ++i) c.vector(i, DType::f32, size);
+  for (int i = 2; i < 2 + num_moments; ++i) {
+    c.vector(i, c.arg(2).dtype == c.compute() ? c.compute() : DType::f32, size);
+  }
   c.vector(2 + num_moments, DType::f32, size);
   c.vector(3 + num_moments, DType::f64, kControlSize);
+  c.require(first >= 0 && first <= kRoundingElements - size, "elements of a rounding stream");
 }
 
 void check_scalars(const Checker& c, OpKind kind) {
@@ -258,7 +262,7 @@ void check_master(const Checker& c, OpKind kind) {
   const int master = import ? 2 : 0;
   const int64_t size = c.arg(master).cols;
   c.vector(master, DType::f32, size);
-  check_planes(c, import ? 0 : 1, import ? 1 : 2, size, true);
+  check_planes(c, import ? 0 : 1, import ? 1 : 2, size);
 }
 
 }  // namespace

@@ -125,18 +125,22 @@ enum class OpKind : uint8_t {
   step_control,
   // control.pending = 0. Args control.
   clear_pending,
-  // AdamW on a flat range of n elements, predicated on pending && !skip: master fp32 =
-  // value (f32), or value (bf16) joined with remainder (i16). Gradient g = grad * inv_tokens *
-  // clip. m = beta1 m + (1-beta1) g; v = beta2 v + (1-beta2) g^2; master -= lr * (m / bias1) /
-  // (sqrt(v / bias2) + eps) after master *= 1 - lr * weight_decay (torch.optim.AdamW).
-  // Args value:T, remainder:i16 (bf16 only), m:f32, v:f32, grad:f32, control.
+  // AdamW on a flat range of n elements, predicated on pending && !skip. master = value (f32), or
+  // value (bf16) joined with remainder (i16), or, without a remainder, the bf16 value itself.
+  // Gradient g = grad * inv_tokens * clip. m = beta1 m + (1-beta1) g; v = beta2 v + (1-beta2) g^2;
+  // master -= lr * (m / bias1) / (sqrt(v / bias2) + eps) after master *= 1 - lr * weight_decay
+  // (torch.optim.AdamW), all in f32. A master or moment kept as bf16 is then rounded stochastically
+  // (base/stochastic_rounding.h), with the bits of (rounding_stream, control.updates,
+  // first_element + i); first_element + n is at most 2^32.
+  // Args value:T, remainder:i16 (bf16 only, optional), m, v: both f32 or both T, grad:f32, control.
   adamw,
-  // master -= lr * (g + weight_decay * master); predicated likewise.
-  // Args value:T, remainder:i16 (bf16 only), grad:f32, control.
+  // master -= lr * (g + weight_decay * master); predicated and rounded likewise.
+  // Args value:T, remainder:i16 (bf16 only, optional), grad:f32, control.
   sgd,
 
-  // value:T (+ remainder:i16 when T is bf16) = split of master(1, n):f32. A frozen tensor has no
-  // remainder: its bf16 value is the master rounded, and its master that value.
+  // value:T (+ remainder:i16 when T is bf16) = split of master(1, n):f32. Without a remainder (a
+  // frozen tensor, and state kept as bf16) the value is the master rounded to nearest, and the
+  // master that value.
   // Args value, remainder, master.
   import_master,
   // The inverse. Args master, value, remainder.
@@ -173,6 +177,8 @@ struct Attributes {
   double beta1 = 0, beta2 = 0;  // adamw, step_control
   double weight_decay = 0;
   double max_grad_norm = 0;  // step_control; 0 = no clipping
+  uint64_t rounding_stream = 0;  // adamw, sgd: of the tensor
+  int64_t first_element = 0;     // adamw, sgd: which of the stream's elements is the call's first
 
   /// Of a table or logits with `extent` entries.
   constexpr HeldVocab held_vocab(int64_t extent) const {

@@ -136,6 +136,10 @@ class Calls {
         call(OpKind::adamw, {flat(t_, 40000), remainder, flat(f32, 40000), flat(f32, 40000),
                              flat(f32, 40000), control}),
         call(OpKind::sgd, {flat(t_, 40000), remainder, flat(f32, 40000), control}),
+        // All state of T: under bf16 stochastically rounded.
+        call(OpKind::adamw, {flat(t_, 40000), TensorView{}, flat(t_, 40000), flat(t_, 40000),
+                             flat(f32, 40000), control}),
+        call(OpKind::sgd, {flat(t_, 40000), TensorView{}, flat(f32, 40000), control}),
         call(OpKind::clear_pending, {control}),
         call(OpKind::import_master, {flat(t_, 40000), remainder, flat(f32, 40000)}),
         call(OpKind::export_master, {flat(f32, 40000), flat(t_, 40000), remainder}),

@@ -123,6 +123,31 @@ TEST(ShapeRules, MastersHaveARemainderOnlyUnderBf16) {
   EXPECT_THROW(check_call(call), BugError);
 }
 
+TEST(ShapeRules, MomentsAreF32OrOfTheComputeType) {
+  float memory[1];
+  OpCall call;
+  call.kind = OpKind::adamw;
+  call.dtype = DType::bf16;
+  call.num_args = 6;
+  call.args = {vector(memory, DType::bf16, 9), TensorView{},
+               vector(memory, DType::bf16, 9), vector(memory, DType::bf16, 9),
+               vector(memory, DType::f32, 9),  vector(memory, DType::f64, kControlSize)};
+  EXPECT_NO_THROW(check_call(call));
+  call.attributes.first_element = (int64_t{1} << 32) - 9;
+  EXPECT_NO_THROW(check_call(call));
+  call.attributes.first_element += 1;
+  EXPECT_THROW(check_call(call), BugError);
+  call.attributes.first_element = 0;
+  call.args[3].dtype = DType::f32;
+  EXPECT_THROW(check_call(call), BugError);  // one type for both
+  call.args[2].dtype = DType::f32;
+  EXPECT_NO_THROW(check_call(call));
+  call.dtype = DType::f32;
+  call.args[0].dtype = DType::f32;
+  call.args[2].dtype = call.args[3].dtype = DType::bf16;
+  EXPECT_THROW(check_call(call), BugError);
+}
+
 TEST(Costs, ProductsAndAttention) {
   OpCall call = linear_call();
   EXPECT_EQ(flops(call, 0), 2.0 * 6 * 4 * 8);

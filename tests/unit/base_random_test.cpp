@@ -1,12 +1,16 @@
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
+#include <limits>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "base/dtype.h"
 #include "base/hash.h"
 #include "base/random.h"
+#include "base/stochastic_rounding.h"
 
 namespace trireme {
 namespace {
@@ -96,6 +100,52 @@ TEST(RandomStream, BitsAreTheSameOnEveryMachine) {
   RandomStream(42, "model.embed_tokens.weight")
       .fill_normal(12345, 10000, 0.0f, 0.02f, values.data());
   EXPECT_EQ(to_hex(hash128(values.data(), 40000)), "dc521fd35a411730c6f667be9033df90");
+}
+
+/// Chi-square of 16-bit fields over neighbouring elements and over the updates of one element:
+/// within five standard deviations of 65535.
+TEST(StochasticRounding, FieldsAreUniform) {
+  const auto deviation = [](const auto& field) {
+    constexpr int kEach = 64;
+    std::vector<int> counts(65536);
+    for (uint32_t i = 0; i < 65536 * kEach; ++i) ++counts[field(i)];
+    double chi = 0;
+    for (const int count : counts) chi += (count - kEach) * (count - kEach) / double{kEach};
+    return std::abs(chi - 65535) / std::sqrt(2 * 65535.0);
+  };
+  for (const auto bits : {&master_bits, &exp_avg_bits, &exp_avg_sq_bits}) {
+    EXPECT_LT(deviation([&](uint32_t i) { return bits(rounding_word(rounding_key(12, 7), i)); }),
+              5);
+    EXPECT_LT(deviation([&](uint32_t i) { return bits(rounding_word(rounding_key(12, i), 7)); }),
+              5);
+  }
+  // Low bytes of two elements, updates or planes together, where weak hashes show.
+  const auto pair = [](uint32_t a, uint32_t b) { return (a & 0xff) << 8 | (b & 0xff); };
+  const auto word = [](uint64_t update, uint32_t element) {
+    return rounding_word(rounding_key(12, update), element);
+  };
+  EXPECT_LT(deviation([&](uint32_t i) { return pair(word(7, i), word(7, i + 1)); }), 5);
+  EXPECT_LT(deviation([&](uint32_t i) { return pair(word(7, i), word(8, i)); }), 5);
+  EXPECT_LT(deviation([&](uint32_t i) { return pair(word(i, 3), word(i, 4)); }), 5);
+  EXPECT_LT(deviation([&](uint32_t i) {
+              return pair(master_bits(word(7, i)), exp_avg_sq_bits(word(7, i)));
+            }),
+            5);
+}
+
+TEST(StochasticRounding, GoesToANeighbour) {
+  const float third = f32_from_bf16(0x3eaa) + 0x1p-11f;  // a quarter of the way to 0x3eab
+  EXPECT_EQ(bf16_stochastic(third, 0xbfff), 0x3eaa);
+  EXPECT_EQ(bf16_stochastic(third, 0xc000), 0x3eab);
+  EXPECT_EQ(bf16_stochastic(-third, 0xc000), 0xbeab);
+  EXPECT_EQ(bf16_stochastic(1.0f, 0xffff), 0x3f80);
+  constexpr float kLargest = std::numeric_limits<float>::max();
+  EXPECT_EQ(bf16_stochastic(kLargest, 0xffff), 0x7f7f);
+  EXPECT_EQ(bf16_stochastic(-kLargest, 0xffff), 0xff7f);
+  EXPECT_EQ(bf16_stochastic(std::numeric_limits<float>::infinity(), 0xffff), 0x7f80);
+  for (const uint32_t nan : {0x7f800001u, 0x7fc00000u, 0xffffffffu}) {
+    EXPECT_TRUE(std::isnan(f32_from_bf16(bf16_stochastic(std::bit_cast<float>(nan), 0xffff))));
+  }
 }
 
 TEST(RandomStream, UniformIsBelowOne) {
