@@ -92,7 +92,8 @@ void check_box(const Manifest& manifest, const FileEntry& file, const BoxEntry& 
       fail("reaches out of its tensor");
     }
   }
-  const int64_t bytes = entry.box.size() * static_cast<int64_t>(sizeof(float));
+  const DType dtype = manifest.planes[static_cast<size_t>(entry.plane)].dtype;
+  const int64_t bytes = entry.box.size() * size_of(dtype);
   if (entry.offset > file.file.bytes || bytes > file.file.bytes - entry.offset) {
     fail("reaches out of the file");
   }
@@ -119,7 +120,7 @@ Manifest parse(std::string_view body_text, const std::string& path) {
   manifest.world_size = number(member(body, "world_size"), "'world_size'");
   manifest.state = member(body, "state");
   for (const Json& plane : list(body, "planes")) {
-    manifest.planes.push_back(text(plane, "a plane"));
+    manifest.planes.push_back(plane_from_json(plane));
   }
   for (const Json& tensor : list(body, "tensors")) {
     if (!tensor.is_array() || tensor.size() != 2) throw DataError("a tensor is not [name, shape]");
@@ -145,7 +146,8 @@ FileRecord record_of(std::string name, std::string_view text) {
 }
 
 int64_t Manifest::find_plane(std::string_view name) const {
-  const auto found = std::find(planes.begin(), planes.end(), name);
+  const auto found = std::find_if(planes.begin(), planes.end(),
+                                  [&](const PlaneEntry& plane) { return plane.name == name; });
   return found == planes.end() ? -1 : found - planes.begin();
 }
 
@@ -159,6 +161,28 @@ int64_t Manifest::total_bytes() const {
   int64_t bytes = 0;
   for (const FileEntry& entry : files) bytes += entry.file.bytes;
   return bytes;
+}
+
+Json to_json(const std::vector<PlaneEntry>& planes) {
+  Json list = Json::array();
+  for (const PlaneEntry& plane : planes) {
+    if (plane.dtype == DType::f32) {
+      list.push_back(plane.name);
+    } else {
+      list.push_back(Json::array({plane.name, std::string(name_of(plane.dtype))}));
+    }
+  }
+  return list;
+}
+
+PlaneEntry plane_from_json(const Json& json) {
+  if (!json.is_array()) return {text(json, "a plane"), DType::f32};
+  if (json.size() != 2) throw DataError("a plane is not [name, type]");
+  const std::string type = text(json[1], "a plane's type");
+  if (type != name_of(DType::bf16)) {
+    throw DataError(fmt::format("a plane is of type '{}', not bf16", printable(type)));
+  }
+  return {text(json[0], "a plane"), DType::bf16};
 }
 
 Json to_json(const FileEntry& entry) {
@@ -201,7 +225,7 @@ std::string tiling_problem(const Manifest& manifest) {
   }
   for (auto& [key, boxes] : boxes_of) {
     const TensorEntry& tensor = manifest.tensors[static_cast<size_t>(key.first)];
-    const std::string& plane = manifest.planes[static_cast<size_t>(key.second)];
+    const std::string& plane = manifest.planes[static_cast<size_t>(key.second)].name;
     int64_t covered = 0;
     for (const mesh::Box* box : boxes) covered += box->size();
     if (covered != mesh::num_elements(tensor.shape)) {
@@ -238,7 +262,7 @@ std::string format_manifest(const Manifest& manifest) {
       "\"format\": \"{}\",\n\"version\": {},\n\"step\": {},\n\"world_size\": {},\n\"state\": {},\n"
       "\"planes\": {},\n\"tensors\": {},\n\"files\": {}\n}}\n",
       kFormat, kVersion, manifest.step, manifest.world_size, dump_json(manifest.state),
-      dump_json(manifest.planes), lines_of(tensors), lines_of(files));
+      dump_json(to_json(manifest.planes)), lines_of(tensors), lines_of(files));
   return fmt::format("{}{}{}{}", kHashBefore, to_hex(hash128(body)), kHashAfter, body);
 }
 

@@ -1,7 +1,8 @@
 // What a checkpoint holds: manifest.json, the file whose presence makes a folder a checkpoint.
 //
 // Its first line carries the hash of all that follows. A file is known by name, size and hash; a
-// box by tensor, plane, place in the global tensor and byte offset in its file (f32, row-major).
+// box by tensor, plane, place in the global tensor and byte offset in its file (row-major; f32, or
+// bf16 where the plane's entry is ["exp_avg", "bf16"] instead of "exp_avg").
 #pragma once
 
 #include <cstdint>
@@ -10,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/dtype.h"
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/json.h"
@@ -34,6 +36,11 @@ struct TensorEntry {
   std::vector<int64_t> shape;
 };
 
+struct PlaneEntry {
+  std::string name;  // "master", "exp_avg", ...
+  DType dtype = DType::f32;
+};
+
 struct BoxEntry {
   int64_t tensor = 0;  // into Manifest::tensors
   int64_t plane = 0;   // into Manifest::planes
@@ -48,8 +55,8 @@ struct FileEntry {
 
 struct Manifest {
   int64_t step = 0;
-  int64_t world_size = 0;           // of the run that saved
-  std::vector<std::string> planes;  // "master", "exp_avg", ...
+  int64_t world_size = 0;  // of the run that saved
+  std::vector<PlaneEntry> planes;
   std::vector<TensorEntry> tensors;
   std::vector<FileEntry> files;
   Json state;  // the small state of the host: schedule, data position, counters
@@ -60,7 +67,9 @@ struct Manifest {
   int64_t total_bytes() const;
 };
 
-/// Files with their boxes as JSON, for the manifest and for messages between ranks.
+/// Planes, and files with their boxes, as JSON, for the manifest and for messages between ranks.
+Json to_json(const std::vector<PlaneEntry>& planes);
+PlaneEntry plane_from_json(const Json& json);
 Json to_json(const FileEntry& entry);
 FileEntry file_entry_from_json(const Json& json);
 

@@ -65,7 +65,7 @@ CheckpointReader::CheckpointReader(const std::filesystem::path& folder)
   for (size_t f = 0; f < manifest_.files.size(); ++f) {
     for (const BoxEntry& box : manifest_.files[f].boxes) {
       const std::string& tensor = manifest_.tensors[static_cast<size_t>(box.tensor)].name;
-      const std::string& plane = manifest_.planes[static_cast<size_t>(box.plane)];
+      const std::string& plane = manifest_.planes[static_cast<size_t>(box.plane)].name;
       places_[{tensor, plane}].push_back({f, &box});
     }
   }
@@ -109,8 +109,9 @@ void CheckpointReader::read(std::string_view tensor, std::string_view plane,
   for (const Place& place : places_.at({tensor, plane})) {
     mesh::Box common;
     if (!mesh::intersect(place.box->box, box, &common)) continue;
+    const DType dtype = manifest_.planes[static_cast<size_t>(place.box->plane)].dtype;
     bytes_read_ += model::read_shared_box(
-        {&open(place.file), place.box->offset, DType::f32, place.box->box}, box, out);
+        {&open(place.file), place.box->offset, dtype, place.box->box}, box, out);
   }
 }
 

@@ -15,9 +15,7 @@ namespace trireme::checkpoint {
 
 namespace {
 
-int64_t bytes_of(const Piece& piece) {
-  return piece.box.size() * static_cast<int64_t>(sizeof(float));
-}
+int64_t bytes_of(const Piece& piece) { return piece.box.size() * size_of(piece.dtype); }
 
 /// The header of a rank's file: readable with any safetensors tool.
 std::string header_of(const std::vector<Piece>& pieces, int64_t step, int rank) {
@@ -25,7 +23,7 @@ std::string header_of(const std::vector<Piece>& pieces, int64_t step, int rank) 
   specs.reserve(pieces.size());
   for (const Piece& piece : pieces) {
     specs.push_back({fmt::format("{}:{}{}", piece.plane, piece.tensor, mesh::to_string(piece.box)),
-                     DType::f32, piece.box.extent});
+                     piece.dtype, piece.box.extent});
   }
   return model::safetensors_header(
       specs, {{"step", std::to_string(step)}, {"rank", std::to_string(rank)}});
@@ -45,8 +43,13 @@ class ManifestBuilder {
  public:
   explicit ManifestBuilder(Manifest* manifest) : manifest_(*manifest) {}
 
-  int64_t plane(const std::string& name) {
-    return index_of(&planes_, &manifest_.planes, name, [&] { return name; });
+  int64_t plane(const std::string& name, DType dtype) {
+    const int64_t index = index_of(&planes_, &manifest_.planes, name, [&] {
+      return PlaneEntry{name, dtype};
+    });
+    check(manifest_.planes[static_cast<size_t>(index)].dtype == dtype,
+          "the boxes of plane '{}' are of two types", name);
+    return index;
   }
   int64_t tensor(const std::string& name, const std::vector<int64_t>& shape) {
     const int64_t index = index_of(&tensors_, &manifest_.tensors, name, [&] {
@@ -68,7 +71,10 @@ void add_report(const std::string& report, ManifestBuilder* builder, Manifest* m
   const Json json = parse_json(report, "a rank's report", {.max_bytes = int64_t{1} << 30});
   std::vector<int64_t> planes;
   std::vector<int64_t> tensors;
-  for (const Json& name : json["planes"]) planes.push_back(builder->plane(name));
+  for (const Json& json_plane : json["planes"]) {
+    const PlaneEntry plane = plane_from_json(json_plane);
+    planes.push_back(builder->plane(plane.name, plane.dtype));
+  }
   for (const Json& tensor : json["tensors"]) {
     tensors.push_back(builder->tensor(tensor[0], tensor[1].get<std::vector<int64_t>>()));
   }
@@ -87,7 +93,7 @@ std::string report(const Manifest& mine, const Json& files) {
   for (const TensorEntry& tensor : mine.tensors) {
     tensors.push_back(Json::array({tensor.name, tensor.shape}));
   }
-  return dump_json({{"planes", mine.planes}, {"tensors", tensors}, {"files", files}});
+  return dump_json({{"planes", to_json(mine.planes)}, {"tensors", tensors}, {"files", files}});
 }
 
 std::string random_suffix() {
@@ -182,7 +188,7 @@ CheckpointWriter::~CheckpointWriter() {
 }
 
 void CheckpointWriter::add(std::string_view tensor, std::string_view plane, const mesh::Box& box,
-                           const float* data) {
+                           const void* data) {
   check(next_ < pieces_.size(), "more pieces than the {} announced", pieces_.size());
   const Piece& piece = pieces_[next_];
   check(piece.tensor == tensor && piece.plane == plane && piece.box == box,
@@ -207,7 +213,7 @@ std::string CheckpointWriter::rank_report() const {
   int64_t offset = header_bytes_;
   for (const Piece& piece : pieces_) {
     entry.boxes.push_back({builder.tensor(piece.tensor, piece.global_shape),
-                           builder.plane(piece.plane), piece.box, offset});
+                           builder.plane(piece.plane, piece.dtype), piece.box, offset});
     offset += bytes_of(piece);
   }
   files.insert(files.begin(), to_json(entry));

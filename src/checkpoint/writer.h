@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/dtype.h"
 #include "base/json.h"
 #include "checkpoint/coordinator.h"
 #include "checkpoint/manifest.h"
@@ -28,6 +29,7 @@ struct Piece {
   std::string plane;
   std::vector<int64_t> global_shape;
   mesh::Box box;
+  DType dtype = DType::f32;
 };
 
 /// Moments of a save at which a test may stop a rank: kill it, or throw as a failed call would.
@@ -75,9 +77,9 @@ class CheckpointWriter {
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  /// The next piece of the list given to the constructor, dense and row-major. Takes a copy.
-  void add(std::string_view tensor, std::string_view plane, const mesh::Box& box,
-           const float* data);
+  /// The next piece of the list given to the constructor, dense and row-major, in the type said
+  /// there. Takes a copy.
+  void add(std::string_view tensor, std::string_view plane, const mesh::Box& box, const void* data);
 
   /// Where the checkpoint is being made; for files that shall be published with it.
   const std::filesystem::path& folder() const { return folder_; }

@@ -115,7 +115,8 @@ void Session::handle(const Port& port, std::byte* data, int64_t run, int32_t mic
       for (const plan::HeldBox& held : boxes_of(port)) {
         if (!held.counted) continue;  // another rank's to keep
         sink_->write(plan_.model.parameters[static_cast<size_t>(held.parameter)], port.plane,
-                     held.box, reinterpret_cast<const float*>(data) + held.offset - port.begin);
+                     held.box, port.buffer.dtype,
+                     data + (held.offset - port.begin) * size_of(port.buffer.dtype));
       }
       return;
     case PortKind::export_weights:

@@ -23,19 +23,21 @@ class StateSource {
   virtual ~StateSource() = default;
   /// Whether there are masters alone: moments start at zero, and nobody asks for them.
   virtual bool only_weights() const { return false; }
-  /// Fills a box of a tensor's plane, dense and row-major.
+  /// Fills a box of a tensor's plane, dense and row-major; what is kept as bf16 is rounded to
+  /// nearest.
   virtual void read(const model::Parameter& parameter, plan::Plane plane, const mesh::Box& box,
                     float* out) = 0;
   /// Fills the control block (ops/control.h); all zeros for a fresh run.
   virtual void read_control(std::span<double> control) = 0;
 };
 
-/// Receives this rank's boxes of every plane. Called on a stream's thread, one call at a time.
+/// Receives this rank's boxes of every plane, f32 or bf16 as the plan keeps them
+/// (plan::State::masters, moments). Called on a stream's thread, one call at a time.
 class StateSink {
  public:
   virtual ~StateSink() = default;
   virtual void write(const model::Parameter& parameter, plan::Plane plane, const mesh::Box& box,
-                     const float* data) = 0;
+                     DType dtype, const std::byte* data) = 0;
 };
 
 /// Receives on data rank 0 what its stage and tensor rank hold of the model, in the order of the

@@ -26,21 +26,21 @@ class Collector final : public StateSink, public WeightSink {
         mutex_(mutex) {}
 
   void write(const model::Parameter& parameter, plan::Plane plane, const mesh::Box& box,
-             const float* data) override {
-    put(*planes_[static_cast<size_t>(plane)], parameter, box, [&](int64_t i) { return data[i]; });
+             DType dtype, const std::byte* data) override {
+    put(*planes_[static_cast<size_t>(plane)], parameter, box, dtype, data);
   }
   void write(const model::Parameter& parameter, const mesh::Box& box, DType dtype,
              const std::byte* data) override {
-    put(weights_, parameter, box, [&](int64_t i) {
-      if (dtype == DType::f32) return reinterpret_cast<const float*>(data)[i];
-      return f32_from_bf16(reinterpret_cast<const uint16_t*>(data)[i]);
-    });
+    put(weights_, parameter, box, dtype, data);
   }
 
  private:
-  template <typename Read>
-  void put(Tensors& tensors, const model::Parameter& parameter, const mesh::Box& box,
-           const Read& read) {
+  void put(Tensors& tensors, const model::Parameter& parameter, const mesh::Box& box, DType dtype,
+           const std::byte* data) {
+    const auto read = [&](int64_t i) {
+      if (dtype == DType::f32) return reinterpret_cast<const float*>(data)[i];
+      return f32_from_bf16(reinterpret_cast<const uint16_t*>(data)[i]);
+    };
     const std::lock_guard lock(mutex_);
     std::vector<float>& whole = tensors[parameter.name];
     whole.resize(static_cast<size_t>(parameter.size()), std::numeric_limits<float>::quiet_NaN());

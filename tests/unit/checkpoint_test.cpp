@@ -125,6 +125,45 @@ TEST(Checkpoint, PiecesMustTileTheTensors) {
   EXPECT_EQ(list_folders(folder.path()).size(), 1u);
 }
 
+/// Half the bytes, and the same numbers back; planes of one checkpoint may be of two types.
+TEST(Checkpoint, PlanesMayBeBf16) {
+  const TempFolder folder;
+  const std::vector<Piece> pieces = {
+      {"t", "master", {2, 3}, mesh::whole({2, 3})},
+      {"t", "exp_avg", {2, 3}, {{0, 0}, {2, 1}}, DType::bf16},
+      {"t", "exp_avg", {2, 3}, {{0, 1}, {2, 2}}, DType::bf16},
+  };
+  const std::vector<float> masters = {1, 2, 3, 4, 5, 1.0000001f};
+  const std::vector<uint16_t> left = {bf16_from_f32(10), bf16_from_f32(40)};
+  const std::vector<uint16_t> right = {bf16_from_f32(20), bf16_from_f32(30), bf16_from_f32(50),
+                                       bf16_from_f32(60)};
+  SingleRank alone;
+  CheckpointWriter writer({.output_dir = folder.path(), .step = 1}, pieces, alone);
+  writer.add("t", "master", mesh::whole({2, 3}), masters.data());
+  writer.add("t", "exp_avg", {{0, 0}, {2, 1}}, left.data());
+  writer.add("t", "exp_avg", {{0, 1}, {2, 2}}, right.data());
+  CheckpointReader reader(writer.commit({}).folder);
+  ASSERT_EQ(reader.manifest().planes.size(), 2u);
+  EXPECT_EQ(reader.manifest().planes[0].dtype, DType::f32);
+  EXPECT_EQ(reader.manifest().planes[1].dtype, DType::bf16);
+  std::vector<float> all(6);
+  reader.read("t", "master", {2, 3}, mesh::whole({2, 3}), all.data());
+  EXPECT_EQ(all, masters);
+  reader.read("t", "exp_avg", {2, 3}, mesh::whole({2, 3}), all.data());
+  EXPECT_EQ(all, (std::vector<float>{10, 20, 30, 40, 50, 60}));
+  const auto& boxes = reader.manifest().files.front().boxes;
+  EXPECT_EQ(boxes[1].offset - boxes[0].offset, 24);
+  EXPECT_EQ(boxes[2].offset - boxes[1].offset, 4);
+
+  std::vector<Piece> mixed = pieces;
+  mixed[2].dtype = DType::f32;
+  CheckpointWriter wrong({.output_dir = folder.path(), .step = 2}, mixed, alone);
+  wrong.add("t", "master", mesh::whole({2, 3}), masters.data());
+  wrong.add("t", "exp_avg", {{0, 0}, {2, 1}}, left.data());
+  wrong.add("t", "exp_avg", {{0, 1}, {2, 2}}, masters.data());
+  EXPECT_THROW(wrong.commit({}), BugError);
+}
+
 TEST(Checkpoint, MisuseIsABug) {
   const TempFolder folder;
   const std::vector<Piece> pieces = {{"t", "master", {4}, mesh::whole({4})}};
