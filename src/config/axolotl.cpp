@@ -91,7 +91,10 @@ void add_training(Schema& schema) {
                     {"cosine_min_lr_ratio", "cosine_constant_lr_ratio", "lr_div_factor",
                      "embedding_lr", "embedding_lr_scale", "adam_epsilon2", "adam_beta3"});
   schema.refuse("lr_quadratic_warmup", kBool, {false}, kLater);
-  schema.honour_in_code("bf16", kText, "`--bf16`; auto is true, full refused");
+  schema.honour_in_code("bf16", kText,
+                        "`--bf16`; auto is true; full also `--master_dtype` and `--moment_dtype` "
+                        "bfloat16, stochastically "
+                        "rounded, and gradients stay fp32");
   schema.honour("bfloat16", "bf16");
   schema.refuse_all(kBool, {false}, {"float16", "fp8"}, "not supported; bf16 needs no loss scale");
   schema.ignore("float32", kBool, "bf16 says what is computed in");
@@ -181,8 +184,9 @@ class AxolotlReader final : public ImportReader {
     } else if (path == "excess_length_strategy") {
       read_long_rows(path, value);
     } else if (path == "bf16") {
-      if (shown(value) == "full") throw BadValue("not supported; bf16 keeps exact fp32 masters");
-      set("bf16", value == "auto" ? Json(true) : value, path);
+      const bool full = shown(value) == "full";
+      set("bf16", full || value == "auto" ? Json(true) : value, path);
+      if (full) set_narrow_state(path);
     } else if (path == "gradient_checkpointing") {
       const bool offloads = shown(value).starts_with("offload");
       if (offloads) throw BadValue("not supported yet; true recomputes and offloads nothing");

@@ -7,6 +7,7 @@
 
 #include "config/scheduler_kwargs.h"
 #include "config/value.h"
+#include "config/words.h"
 
 namespace trireme::config {
 namespace {
@@ -30,6 +31,10 @@ class DeepspeedReader final : public SchemaReader {
     } else if (path == "tensor_parallel.autotp_size") {
       const Json size = coerce_json({.kind = Kind::integer}, value);
       if (size != 0) set("tensor_parallel_size", size, path);
+    } else if (path == "bf16.bf16_master_weights_and_grads") {
+      set("master_dtype", precision_of(value), path);
+    } else if (path == "bf16.bf16_optimizer_states") {
+      set("moment_dtype", precision_of(value), path);
     } else if (path.starts_with("tensorboard.") || path.starts_with("csv_monitor.")) {
       const Kind kind = path.ends_with(".enabled") ? Kind::boolean : Kind::text;
       monitors_[path] = coerce_json({.kind = kind}, value);
@@ -38,6 +43,11 @@ class DeepspeedReader final : public SchemaReader {
       parse_scheduler_kwargs({{name, value}});
       kwargs_[name] = value;
     }  // the types were read before their sections
+  }
+
+  static Json precision_of(const Json& value) {
+    const bool narrow = coerce_json({.kind = Kind::boolean}, value) == true;
+    return std::string(word_of(narrow ? Precision::bfloat16 : Precision::float32));
   }
 
   /// What a section says that is off needs no report.

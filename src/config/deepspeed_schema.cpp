@@ -57,8 +57,12 @@ void add_numbers(Schema& schema) {
   schema.ignore("bf16.immediate_grad_update", kBool,
                 "gradients are always added where they are made");
   schema.ignore("bf16.check_grad_overflow", kBool, "gradients are always checked");
-  schema.refuse("bf16.bf16_master_weights_and_grads", kBool, {false}, kAllFp32);
-  schema.refuse("bf16.bf16_optimizer_states", kBool, {false}, kAllFp32);
+  schema.honour_in_code(
+      "bf16.bf16_master_weights_and_grads", kBool,
+      "`--master_dtype`: true is bfloat16, stochastically rounded; gradients stay "
+      "fp32");
+  schema.honour_in_code("bf16.bf16_optimizer_states", kBool,
+                        "`--moment_dtype`: true is bfloat16, stochastically rounded");
 
   schema.refuse("fp16.enabled", kBool, {false}, kUseBf16);
   schema.ignore("fp16.auto_cast", kBool, kFp16Off);

@@ -42,6 +42,11 @@ void ImportReader::on_ignored(const std::string& path, const Json& value, std::s
   add_line(path, shown(value), fmt::format("nothing: {}", why));
 }
 
+void ImportReader::set_narrow_state(const std::string& path) {
+  set("master_dtype", "bfloat16", path);
+  set("moment_dtype", "bfloat16", path);
+}
+
 void ImportReader::set_default(std::string_view option, const Json& value, std::string_view key) {
   if (!sets(option)) set(option, value, fmt::format("{}, left out,", key));
 }

@@ -29,6 +29,8 @@ class ImportReader : public SchemaReader {
 
   /// The other program's default, where the file says nothing.
   void set_default(std::string_view option, const Json& value, std::string_view key);
+  /// Masters and moments kept as bf16, as training without fp32 copies keeps them.
+  void set_narrow_state(const std::string& path);
   /// Whether the file sets this option, by any of its spellings.
   bool sets(std::string_view option);
   void refuse(const std::string& key, const Json& value, std::string_view why);

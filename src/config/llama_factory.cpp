@@ -31,7 +31,9 @@ void add_method(Schema& schema) {
       {"use_galore", "use_apollo", "use_badam", "use_adam_mini", "use_llama_pro", "use_mca",
        "use_megatron_bridge", "use_hyper_parallel", "use_dft_loss", "use_asft_loss",
        "use_eaft_loss", "use_kt", "fp8", "create_new_adapter", "use_ray"});
-  schema.refuse("pure_bf16", kBool, {false}, "not supported; bf16 keeps exact fp32 masters");
+  schema.honour_in_code("pure_bf16", kBool,
+                        "true: `--bf16`, and `--master_dtype` and `--moment_dtype` bfloat16, "
+                        "stochastically rounded; gradients stay fp32");
   schema.refuse_all(kText, {""}, {"adapter_name_or_path", "adapter_folder", "mixture_of_depths"});
   schema.refuse_all(kInt, {}, {"quantization_bit", "early_stopping_steps"});
   schema.refuse_all(kReal, {0}, {"moe_aux_loss_coef"});
@@ -157,6 +159,10 @@ class LlamaFactoryReader final : public ImportReader {
     if (value == "auto") return;
     if (path == "disable_gradient_checkpointing") {
       set("gradient_checkpointing", !coerce_json({.kind = kBool}, value).get<bool>(), path);
+    } else if (path == "pure_bf16") {
+      if (coerce_json({.kind = kBool}, value) != true) return;
+      set("bf16", true, path);
+      set_narrow_state(path);
     } else if (path == "disable_shuffling") {
       if (coerce_json({.kind = kBool}, value) == true) {
         set("train_sampling_strategy", "sequential", path);

@@ -316,15 +316,26 @@ void append_zero(Rows& rows) {
   rows.push_back(persistence_row());
 }
 
+/// What state is kept in, in the words of PyTorch and DeepSpeed.
+Option precision(std::string_view name, Precision RunConfig::*member, std::string_view help) {
+  return field(name, OptionGroup::numbers, member, help)
+      .words({{"fp32", "float32", ""},
+              {"bf16", "bfloat16", ""},
+              {"torch.float32", "float32", ""},
+              {"torch.bfloat16", "bfloat16", ""},
+              {"float16", "", "not supported; bfloat16 needs no loss scale"},
+              {"fp16", "", "not supported; bfloat16 needs no loss scale"}});
+}
+
 void append_layout(Rows& rows) {
   const auto group = OptionGroup::layout;
   rows.push_back(field("bf16", OptionGroup::numbers, &RunConfig::bf16,
-                       "bf16 weights and activations; masters, moments and gradients stay fp32"));
+                       "bf16 weights and activations; gradients are fp32, and masters and moments "
+                       "are unless master_dtype and moment_dtype say otherwise"));
   rows.push_back(another_spelling(
                      "torch_dtype", OptionGroup::numbers, Kind::choice, "bf16",
                      [](const Json& value) { return value == "bfloat16" ? Json(true) : Json(); },
-                     "bfloat16 is --bf16, with exact fp32 masters; weights are read as exactly as "
-                     "they are stored")
+                     "bfloat16 is --bf16; weights are read as exactly as they are stored")
                      .also({"dtype"})
                      .words({{"auto", "", ""},
                              {"float32", "", ""},
@@ -335,6 +346,12 @@ void append_layout(Rows& rows) {
                              {"torch.bfloat16", "bfloat16", ""},
                              {"float16", "", "not supported; bfloat16 needs no loss scale"},
                              {"fp16", "", "not supported; bfloat16 needs no loss scale"}}));
+  rows.push_back(precision("master_dtype", &RunConfig::master_dtype,
+                           "master weights under bf16; bfloat16: the weight itself is the master, "
+                           "rounded stochastically, 2 bytes a parameter less"));
+  rows.push_back(precision("moment_dtype", &RunConfig::moment_dtype,
+                           "AdamW's moments; bfloat16 (with bf16): rounded stochastically, 4 bytes "
+                           "a parameter less"));
   rows.push_back(field("deterministic", OptionGroup::numbers, &RunConfig::deterministic,
                        "the same bits in every run of one layout: always on the CPU; on GPUs true "
                        "insists, false takes the fastest gradient of attention, auto the repeating "

@@ -37,6 +37,7 @@ enum class ReduceAt { automatic, micro, boundary };
 enum class OnLong { truncate, skip, error };
 enum class DeviceChoice { automatic, cpu, cuda };
 enum class Deterministic { automatic, yes, no };
+enum class Precision { float32, bfloat16 };
 /// plan/schedule.h says what each does.
 enum class PipelineSchedule { one_f_one_b, interleaved, zero_bubble };
 
@@ -135,6 +136,9 @@ struct RunConfig {
 
   // numbers
   bool bf16 = false;
+  /// What the optimizer keeps; bfloat16 only with bf16.
+  Precision master_dtype = Precision::float32;
+  Precision moment_dtype = Precision::float32;
   /// Gradients of attention on GPUs that repeat bit for bit; automatic: where they cost little.
   Deterministic deterministic = Deterministic::automatic;
 

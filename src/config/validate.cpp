@@ -22,6 +22,7 @@ class Rules {
     check_schedule_parts();
     check_saving();
     check_evaluation();
+    check_state();
     check_pipeline();
     check_zero();
     return std::move(problems_);
@@ -139,6 +140,20 @@ class Rules {
         (!alike || std::abs(evaluations - std::round(evaluations)) > 1e-9 || evaluations < 1)) {
       problem(fmt::format("save_steps {} must be a multiple of eval_steps {}", config_.save_steps,
                           every));
+    }
+  }
+
+  void check_state() {
+    const auto check_one = [&](std::string_view name, Precision kept) {
+      if (kept == Precision::bfloat16 && !config_.bf16) {
+        problems_.push_back(
+            fmt::format("{} = bfloat16: needs --bf16 true, or make it float32", name));
+      }
+    };
+    check_one("master_dtype", config_.master_dtype);
+    check_one("moment_dtype", config_.moment_dtype);
+    if (config_.optim == Optimizer::sgd && given("moment_dtype")) {
+      result_.notices.push_back("moment_dtype has no effect: optim = sgd");
     }
   }
 

@@ -70,6 +70,10 @@ constexpr auto enum_words(Deterministic) {
   return std::array{EnumWord{Deterministic::automatic, "auto"},
                     EnumWord{Deterministic::yes, "true"}, EnumWord{Deterministic::no, "false"}};
 }
+constexpr auto enum_words(Precision) {
+  return std::array{EnumWord{Precision::float32, "float32"},
+                    EnumWord{Precision::bfloat16, "bfloat16"}};
+}
 constexpr auto enum_words(DeviceChoice) {
   return std::array{EnumWord{DeviceChoice::automatic, "auto"}, EnumWord{DeviceChoice::cpu, "cpu"},
                     EnumWord{DeviceChoice::cuda, "cuda"}};

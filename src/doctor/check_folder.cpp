@@ -69,11 +69,12 @@ Findings check_folder(const fs::path& folder) {
       {volatile_space ? Verdict::note : Verdict::good, subject,
        fmt::format("{} can be written to ({})", there.string(), kind_of(status.f_type)),
        volatile_space ? "what lies in memory is lost when the machine restarts" : ""}};
-  findings.push_back({free < kLittle ? Verdict::note : Verdict::good, "free space",
-                      human_bytes(free),
-                      free < kLittle ? "a checkpoint takes 14 bytes a parameter; make room, or set "
-                                       "--save_total_limit"
-                                     : ""});
+  findings.push_back(
+      {free < kLittle ? Verdict::note : Verdict::good, "free space", human_bytes(free),
+       free < kLittle ? "a checkpoint takes 14 bytes a parameter (8 with bf16 state); "
+                        "make room, or set "
+                        "--save_total_limit"
+                      : ""});
   return findings;
 }
 

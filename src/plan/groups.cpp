@@ -143,15 +143,15 @@ class GroupMaker {
 Groups make_groups(const GroupRequest& request) { return GroupMaker(request).run(); }
 
 std::vector<Segment> segments(const ModelGraph& model, const ParameterGroup& group, int64_t begin,
-                              int64_t end) {
+                              int64_t end, bool join) {
   std::vector<Segment> found;
   for (const Placed& placed : group.placed) {
     const Segment part{std::max(begin, placed.offset), std::min(end, placed.offset + placed.size),
                        model.parameters[static_cast<size_t>(placed.parameter)].decay,
-                       placed.counted};
+                       placed.counted, &placed};
     if (part.begin >= part.end) continue;
-    if (!found.empty() && found.back().end == part.begin && found.back().decay == part.decay &&
-        found.back().counted == part.counted) {
+    if (join && !found.empty() && found.back().end == part.begin &&
+        found.back().decay == part.decay && found.back().counted == part.counted) {
       found.back().end = part.end;
     } else {
       found.push_back(part);

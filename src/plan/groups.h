@@ -46,6 +46,7 @@ struct Segment {
   int64_t end = 0;
   bool decay = true;
   bool counted = true;
+  const Placed* first = nullptr;  // the parameter it begins in; borrowed from the group
 };
 
 struct ParameterGroup {
@@ -78,9 +79,10 @@ struct GroupRequest {
 };
 Groups make_groups(const GroupRequest& request);
 
-/// Segments of elements [begin, end) of a group, in order.
+/// Segments of elements [begin, end) of a group, in order. `join`: neighbours of one rule are one
+/// segment; else each parameter has its own.
 std::vector<Segment> segments(const model::ModelGraph& model, const ParameterGroup& group,
-                              int64_t begin, int64_t end);
+                              int64_t begin, int64_t end, bool join = true);
 
 /// A part of a tensor that a range of a group holds: `box` of the tensor from `offset` elements
 /// after the start of the group on, dense and row-major.

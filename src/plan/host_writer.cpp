@@ -115,10 +115,24 @@ class HostWriter : public ProgramWriter {
     return {Plane::master, Plane::exp_avg, Plane::exp_avg_sq};
   }
 
-  int32_t plane_buffer(int g, Plane plane) const {
+  /// Where a plane lies; `split`: a master over value and remainder.
+  struct Kept {
+    Span span;
+    int32_t buffer = -1;
+    bool split = false;
+  };
+  Kept kept(int g, Plane plane, int64_t begin, int64_t end) const {
     const GroupState& s = context_.group_state(g);
-    if (plane == Plane::gradient) return s.gradient;
-    return plane == Plane::exp_avg ? s.exp_avg : s.exp_avg_sq;
+    const State& state = *context_.state;
+    if (plane == Plane::master) {
+      return {value_span(g, begin, end), s.value, state.masters != context_.compute};
+    }
+    const int32_t buffer = plane == Plane::gradient  ? s.gradient
+                           : plane == Plane::exp_avg ? s.exp_avg
+                                                     : s.exp_avg_sq;
+    const bool whole = plane == Plane::gradient ? s.gradient_whole : s.optimizer_whole;
+    const DType dtype = plane == Plane::gradient ? DType::f32 : state.moments;
+    return {plane_span(g, buffer, whole, dtype, begin, end), buffer, false};
   }
 
   /// One copy of the state is saved.
@@ -184,7 +198,8 @@ class HostWriter : public ProgramWriter {
       const int64_t count = s.optimizer_whole ? context_.group(g).size : context_.group(g).slice;
       FlatOp& op = ops.emplace_back();
       op.op = ops::OpKind::zero;
-      op.args = {plane_span(g, buffer, s.optimizer_whole, DType::f32, begin, begin + count)};
+      op.args = {plane_span(g, buffer, s.optimizer_whole, context_.state->moments, begin,
+                            begin + count)};
     }
     emit_ops("zero moments", std::move(ops), {writes(s.exp_avg), writes(s.exp_avg_sq)},
              context_.group(g).unit);
@@ -201,40 +216,37 @@ class HostWriter : public ProgramWriter {
               {released(reads(host_[t])), writes(context_.state->control)});
   }
 
+  /// Files are read as fp32, whatever is kept.
   void load_tile(int g, Plane plane, int64_t begin, int64_t end) {
-    const GroupState& s = context_.group_state(g);
     const size_t t = next_tile();
     const Span host{host_[t], DType::f32, 0, end - begin};
     emit_port(StreamKind::copy_in, {PortKind::load, host, g, plane, begin},
               {acquired(writes(host_[t]))});
-    if (plane != Plane::master) {
-      const int32_t buffer = plane_buffer(g, plane);
-      emit_copy(StreamKind::copy_in,
-                plane_span(g, buffer, s.optimizer_whole, DType::f32, begin, end), host,
-                {released(reads(host_[t])), updates(buffer)});
+    const Kept to = kept(g, plane, begin, end);
+    if (plane != Plane::master && to.span.dtype == DType::f32) {
+      emit_copy(StreamKind::copy_in, to.span, host,
+                {released(reads(host_[t])), updates(to.buffer)});
       return;
     }
     const Span here{here_[t], DType::f32, 0, end - begin};
     emit_copy(StreamKind::copy_in, here, host,
               {released(reads(host_[t])), acquired(writes(here_[t]))});
-    emit_ops("import", {master_op(ops::OpKind::import_master, g, here, begin, end)},
-             {released(reads(here_[t])), updates(s.value), updates(s.remainder)},
-             context_.group(g).unit);
+    std::vector<BufferAccess> accesses = {released(reads(here_[t])), updates(to.buffer)};
+    FlatOp op;
+    op.op = ops::OpKind::import_master;
+    op.dtype = context_.compute;
+    op.args = {to.span, {}, here};
+    if (to.split) {
+      op.args[1] = remainder_span(g, begin, end);
+      accesses.push_back(updates(context_.group_state(g).remainder));
+    }
+    emit_ops("import", {op}, std::move(accesses), context_.group(g).unit);
   }
 
-  FlatOp master_op(ops::OpKind kind, int g, const Span& tile, int64_t begin, int64_t end) const {
+  /// Absent for a frozen group.
+  Span remainder_span(int g, int64_t begin, int64_t end) const {
     const GroupState& s = context_.group_state(g);
-    const Span value = value_span(g, begin, end);
-    const Span remainder = plane_span(g, s.remainder, s.optimizer_whole, DType::i16, begin, end);
-    FlatOp op;
-    op.op = kind;
-    op.dtype = context_.compute;
-    if (kind == ops::OpKind::import_master) {
-      op.args = {value, remainder, tile};
-    } else {
-      op.args = {tile, value, remainder};
-    }
-    return op;
+    return plane_span(g, s.remainder, s.optimizer_whole, DType::i16, begin, end);
   }
 
   void gather_plane(int g, int32_t buffer, DType dtype) {
@@ -257,26 +269,29 @@ class HostWriter : public ProgramWriter {
   void spread_moments(int g) {
     const GroupState& s = context_.group_state(g);
     if (!s.optimizer_whole) return;
-    gather_plane(g, s.exp_avg, DType::f32);
-    gather_plane(g, s.exp_avg_sq, DType::f32);
+    gather_plane(g, s.exp_avg, context_.state->moments);
+    gather_plane(g, s.exp_avg_sq, context_.state->moments);
   }
 
+  /// As kept; a split master as the fp32 that it is.
   void save_tile(int g, Plane plane, int64_t begin, int64_t end) {
-    const GroupState& s = context_.group_state(g);
+    const Kept from = kept(g, plane, begin, end);
     const size_t t = next_tile();
-    const Span host{host_[t], DType::f32, 0, end - begin};
-    if (plane == Plane::master) {
+    const Span host{host_[t], from.split ? DType::f32 : from.span.dtype, 0, end - begin};
+    if (from.split) {
+      const GroupState& s = context_.group_state(g);
       const Span here{here_[t], DType::f32, 0, end - begin};
-      emit_ops("export", {master_op(ops::OpKind::export_master, g, here, begin, end)},
-               {acquired(writes(here_[t])), reads(s.value), reads(s.remainder)},
+      FlatOp op;
+      op.op = ops::OpKind::export_master;
+      op.dtype = context_.compute;
+      op.args = {here, from.span, remainder_span(g, begin, end)};
+      emit_ops("export", {op}, {acquired(writes(here_[t])), reads(s.value), reads(s.remainder)},
                context_.group(g).unit);
       emit_copy(StreamKind::copy_out, host, here,
                 {acquired(writes(host_[t])), released(reads(here_[t]))});
     } else {
-      const int32_t buffer = plane_buffer(g, plane);
-      const bool whole = plane == Plane::gradient ? s.gradient_whole : s.optimizer_whole;
-      emit_copy(StreamKind::copy_out, host, plane_span(g, buffer, whole, DType::f32, begin, end),
-                {acquired(writes(host_[t])), reads(buffer)});
+      emit_copy(StreamKind::copy_out, host, from.span,
+                {acquired(writes(host_[t])), reads(from.buffer)});
     }
     emit_port(StreamKind::copy_out, {PortKind::save, host, g, plane, begin},
               {released(reads(host_[t]))});

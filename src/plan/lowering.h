@@ -26,6 +26,7 @@ struct LoweringContext {
   const State* state = nullptr;
   DType compute = DType::f32;
   config::Optimizer optimizer = config::Optimizer::adamw;
+  uint64_t seed = 0;                     // of stochastic rounding
   ops::Attributes optimizer_attributes;  // betas, eps, weight_decay, max_grad_norm
   ops::Extent capacity;
   std::vector<UnitPhases> variants;
@@ -54,7 +55,7 @@ Program lower_evaluate_end(const LoweringContext& context);
 Program lower_load(const LoweringContext& context);
 /// The same from weights alone: moments become zero where they are.
 Program lower_load_weights(const LoweringContext& context);
-/// Hands this rank's slices of every plane to the host, as fp32.
+/// Hands this rank's slices of every plane to the host, in the type that State says.
 Program lower_save(const LoweringContext& context);
 /// Hands this rank's slices of the gradient sums of the last step to the host: for proofs.
 Program lower_gradients(const LoweringContext& context);

@@ -66,6 +66,10 @@ void check_shard_group(const RunConfig& config, int64_t data_ranks) {
   }
 }
 
+DType type_of(config::Precision precision) {
+  return precision == config::Precision::bfloat16 ? DType::bf16 : DType::f32;
+}
+
 class Planner {
  public:
   explicit Planner(const PlanRequest& request) : request_(request), config_(*request.config) {}
@@ -83,9 +87,11 @@ class Planner {
         make_groups({&part, plan_.pipeline.own_units(), plan_.sharding.shard_ranks,
                      plan_.sharding.stage == 3 ? plan_.sharding.persistence_threshold : -1});
     plan_.model = std::move(part.model);
+    const bool has_moments = config_.optim == config::Optimizer::adamw;
     plan_.state = make_state({&plan_.model, &plan_.mesh, &plan_.groups, &plan_.sharding,
-                              plan_.compute, config_.optim, request_.schedule_entries,
-                              request_.rope_positions});
+                              plan_.compute, type_of(config_.master_dtype),
+                              has_moments ? type_of(config_.moment_dtype) : DType::f32,
+                              config_.optim, request_.schedule_entries, request_.rope_positions});
     fill_context();
     lower();
     place();
@@ -113,6 +119,7 @@ class Planner {
     context_.state = &plan_.state;
     context_.compute = plan_.compute;
     context_.optimizer = config_.optim;
+    context_.seed = static_cast<uint64_t>(config_.seed);
     context_.optimizer_attributes.beta1 = config_.adam_beta1;
     context_.optimizer_attributes.beta2 = config_.adam_beta2;
     context_.optimizer_attributes.eps = config_.adam_epsilon;

@@ -103,7 +103,7 @@ enum class PortKind : uint8_t {
   eval_sums,       // read the evaluation sums
   constants,       // fill a constant, see ConstantKind
   load,            // fill fp32 values of a range of a group's plane
-  save,            // read fp32 values of a range of a group's plane
+  save,            // read values of a range of a group's plane, as kept
   export_weights,  // read gathered weights of a range of a group
 };
 std::string_view name_of(PortKind kind);

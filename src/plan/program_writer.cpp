@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/hash.h"
+#include "base/stochastic_rounding.h"
 #include "ops/control.h"
 
 namespace trireme::plan {
@@ -100,32 +102,55 @@ int32_t ProgramWriter::gradient_slot(int g) {
                      Owner::gradient_slots, "gradient_slot");
 }
 
+/// The update of elements [begin, end) of a group, which are of one segment.
+FlatOp ProgramWriter::update_op(int g, const Segment& segment, int64_t begin, int64_t end) const {
+  const GroupState& s = context_.group_state(g);
+  const DType moments = context_.state->moments;
+  const auto owned = [&](int32_t buffer, DType dtype) {
+    return plane_span(g, buffer, s.optimizer_whole, dtype, begin, end);
+  };
+  FlatOp op;
+  op.op = context_.optimizer == config::Optimizer::adamw ? ops::OpKind::adamw : ops::OpKind::sgd;
+  op.dtype = context_.compute;
+  op.attributes = context_.optimizer_attributes;
+  if (!segment.decay) op.attributes.weight_decay = 0;
+  op.args = {value_span(g, begin, end), owned(s.remainder, DType::i16)};
+  if (op.op == ops::OpKind::adamw) {
+    op.args.push_back(owned(s.exp_avg, moments));
+    op.args.push_back(owned(s.exp_avg_sq, moments));
+  }
+  op.args.push_back(plane_span(g, s.gradient, s.gradient_whole, DType::f32, begin, end));
+  op.args.push_back({context_.state->control, DType::f64, 0, ops::kControlSize});
+  if (context_.state->rounds()) {
+    // By name, and by the part that tensor parallelism leaves: the same for every way of sharding.
+    const Placed& placed = *segment.first;
+    const int64_t element = begin - placed.offset;
+    const std::string& name =
+        context_.model->parameters[static_cast<size_t>(placed.parameter)].name;
+    const std::string stream =
+        fmt::format("{} {} {}", name, mesh::to_string(placed.box), element / kRoundingElements);
+    op.attributes.rounding_stream = hash64(stream, context_.seed);
+    op.attributes.first_element = element % kRoundingElements;
+  }
+  return op;
+}
+
 void ProgramWriter::emit_optimizer(int g) {
   const ParameterGroup& group = context_.group(g);
   const GroupState& s = context_.group_state(g);
   const auto [begin, end] = owned_range(g);
-  const bool adamw = context_.optimizer == config::Optimizer::adamw;
+  const bool rounds = context_.state->rounds();  // each parameter with a stream of its own
   std::vector<FlatOp> ops;
-  for (const Segment& segment : segments(*context_.model, group, begin, end)) {
+  for (const Segment& segment : segments(*context_.model, group, begin, end, !rounds)) {
     const int64_t tile = sharding().optimizer_tile.value_or(segment.end - segment.begin);
-    for (int64_t at = segment.begin; at < segment.end; at += tile) {
-      const int64_t stop = std::min(segment.end, at + tile);
-      const auto owned = [&](int32_t buffer, DType dtype) {
-        return plane_span(g, buffer, s.optimizer_whole, dtype, at, stop);
-      };
-      FlatOp op;
-      op.op = adamw ? ops::OpKind::adamw : ops::OpKind::sgd;
-      op.dtype = context_.compute;
-      op.attributes = context_.optimizer_attributes;
-      if (!segment.decay) op.attributes.weight_decay = 0;
-      op.args = {value_span(g, at, stop), owned(s.remainder, DType::i16)};
-      if (adamw) {
-        op.args.push_back(owned(s.exp_avg, DType::f32));
-        op.args.push_back(owned(s.exp_avg_sq, DType::f32));
+    for (int64_t at = segment.begin; at < segment.end;) {
+      int64_t stop = std::min(segment.end, at + tile);
+      if (rounds) {
+        const int64_t from = at - segment.first->offset;
+        stop = std::min(stop, at + kRoundingElements - from % kRoundingElements);
       }
-      op.args.push_back(plane_span(g, s.gradient, s.gradient_whole, DType::f32, at, stop));
-      op.args.push_back({context_.state->control, DType::f64, 0, ops::kControlSize});
-      ops.push_back(std::move(op));
+      ops.push_back(update_op(g, segment, at, stop));
+      at = stop;
     }
   }
   emit_ops("optimizer", std::move(ops),

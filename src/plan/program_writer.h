@@ -69,6 +69,7 @@ class ProgramWriter {
   Emitter emitter_;
 
  private:
+  FlatOp update_op(int g, const Segment& segment, int64_t begin, int64_t end) const;
   int32_t slot_buffer(std::map<std::pair<int32_t, int32_t>, int32_t>& made, const Pool& pool,
                       PoolPlace place, Owner owner, const std::string& prefix);
 

@@ -18,6 +18,8 @@ class StateMaker {
       : request_(request), sharding_(*request.sharding) {}
 
   State run() {
+    state_.masters = request_.masters;
+    state_.moments = request_.moments;
     for (const ParameterGroup& group : request_.groups->groups) add_group(group);
     assign_pools();
     add_scalars();
@@ -41,12 +43,13 @@ class StateMaker {
                   elements(s.value_whole) * size_of(request_.compute));
     if (group.key.trainable) {
       const int64_t owned = elements(s.optimizer_whole);
-      if (request_.compute == DType::bf16) {
+      if (request_.compute != request_.masters) {
         s.remainder = add("remainder." + group.name, Owner::masters, owned * 2);
       }
       if (request_.optimizer == config::Optimizer::adamw) {
-        s.exp_avg = add("exp_avg." + group.name, Owner::moments, owned * 4);
-        s.exp_avg_sq = add("exp_avg_sq." + group.name, Owner::moments, owned * 4);
+        const int64_t bytes = owned * size_of(request_.moments);
+        s.exp_avg = add("exp_avg." + group.name, Owner::moments, bytes);
+        s.exp_avg_sq = add("exp_avg_sq." + group.name, Owner::moments, bytes);
       }
       s.gradient = add("gradient." + group.name, Owner::gradients, elements(s.gradient_whole) * 4);
     }

@@ -46,8 +46,8 @@ struct PoolPlace {
 /// Planes of one group. A plane is either whole (size elements) or this rank's slice of it.
 struct GroupState {
   int32_t value = -1;      // compute dtype
-  int32_t remainder = -1;  // i16, bf16 training only
-  int32_t exp_avg = -1;    // f32, adamw only
+  int32_t remainder = -1;  // i16, under bf16 where masters are f32
+  int32_t exp_avg = -1;    // State::moments, adamw only
   int32_t exp_avg_sq = -1;
   int32_t gradient = -1;  // f32
   bool value_whole = true;
@@ -65,6 +65,8 @@ struct Pool {
 
 struct State {
   std::vector<Buffer> buffers;  // persistent, the first buffers of every program
+  DType masters = DType::f32;   // what is kept: f32, or bf16 under bf16
+  DType moments = DType::f32;
   std::vector<GroupState> groups;
   std::vector<Pool> weight_pools;
   std::vector<Pool> gradient_pools;
@@ -77,6 +79,9 @@ struct State {
   int32_t eval_sums = -1;
   int32_t eval_world_sums = -1;
   int32_t eval_host = -1;  // pinned
+
+  /// Whether updates round stochastically.
+  bool rounds() const { return masters == DType::bf16 || moments == DType::bf16; }
 };
 
 struct StateRequest {
@@ -85,6 +90,8 @@ struct StateRequest {
   const Groups* groups = nullptr;
   const Sharding* sharding = nullptr;
   DType compute = DType::f32;
+  DType masters = DType::f32;
+  DType moments = DType::f32;
   config::Optimizer optimizer = config::Optimizer::adamw;
   int64_t schedule_entries = 0;
   int64_t rope_positions = 0;

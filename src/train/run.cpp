@@ -30,6 +30,7 @@ namespace trireme::train {
 
 namespace {
 
+using config::Precision;
 using config::RunConfig;
 using config::SaveStrategy;
 using ops::Control;
@@ -41,6 +42,18 @@ double flops_per_token(const model::ModelGraph& model) {
     if (!parameter.name.ends_with("embed_tokens.weight")) weights += parameter.size();
   }
   return 6.0 * static_cast<double>(weights);
+}
+
+std::string precision_words(const RunConfig& config) {
+  if (!config.bf16) return "fp32";
+  const bool narrow_moments =
+      config.moment_dtype == Precision::bfloat16 && config.optim == config::Optimizer::adamw;
+  if (config.master_dtype == Precision::float32 && !narrow_moments) {
+    return "bf16, fp32 masters and gradients";
+  }
+  return fmt::format("bf16, {} masters{}, fp32 gradients",
+                     config.master_dtype == Precision::float32 ? "fp32" : "bf16",
+                     narrow_moments ? " and bf16 moments" : "");
 }
 
 class Run {
@@ -216,6 +229,8 @@ class Run {
         say("resume: " + sentence);
       }
       source.check_fits(model_, config_.optim);
+      const std::string converted = source.conversion(session_.plan().state);
+      if (!converted.empty()) say("resume: " + converted);
       take_history(source);
       choose(source.state().value("algorithms", std::string()));
       fill(source, [this] { prepare(); });
@@ -296,8 +311,7 @@ class Run {
       facts.more.emplace_back("Pipeline stages", std::to_string(layout_.pp));
     }
     facts.more.emplace_back("ZeRO stage", std::to_string(config_.zero.stage));
-    facts.more.emplace_back("Precision",
-                            config_.bf16 ? "bf16, fp32 masters and gradients" : "fp32");
+    facts.more.emplace_back("Precision", precision_words(config_));
     facts.more.emplace_back("Longest sequence", std::to_string(session_.plan().capacity.longest));
     const data::DatasetCounts& counts = data_.training().counts();
     if (counts.truncated + counts.skipped > 0) {

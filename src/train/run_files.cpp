@@ -43,8 +43,8 @@ std::vector<checkpoint::Piece> saved_pieces(const plan::Plan& plan) {
       if (!held.counted) continue;
       const model::Parameter& parameter =
           plan.model.parameters[static_cast<size_t>(held.parameter)];
-      pieces.push_back(
-          {parameter.name, std::string(name_of(port.plane)), parameter.shape, std::move(held.box)});
+      pieces.push_back({parameter.name, std::string(name_of(port.plane)), parameter.shape,
+                        std::move(held.box), port.buffer.dtype});
     }
   }
   return pieces;
@@ -53,8 +53,8 @@ std::vector<checkpoint::Piece> saved_pieces(const plan::Plan& plan) {
 class WriterSink final : public StateSink {
  public:
   explicit WriterSink(checkpoint::CheckpointWriter& writer) : writer_(writer) {}
-  void write(const model::Parameter& parameter, plan::Plane plane, const mesh::Box& box,
-             const float* data) override {
+  void write(const model::Parameter& parameter, plan::Plane plane, const mesh::Box& box, DType,
+             const std::byte* data) override {
     writer_.add(parameter.name, name_of(plane), box, data);
   }
 
@@ -199,6 +199,24 @@ void CheckpointSource::check_fits(const model::ModelGraph& model,
       fmt::format("it is of another model: {}; give the model_name_or_path of the run "
                   "that saved it, or another output_dir",
                   problem));
+}
+
+std::string CheckpointSource::conversion(const plan::State& state) const {
+  std::string sentence;
+  const auto add = [&](plan::Plane plane, std::string_view what, DType kept) {
+    const checkpoint::Manifest& manifest = reader_.manifest();
+    const int64_t index = manifest.find_plane(name_of(plane));
+    if (index < 0 || manifest.planes[static_cast<size_t>(index)].dtype == kept) return;
+    sentence += fmt::format(
+        "{}its {} {}", sentence.empty() ? "" : ", ", what,
+        kept == DType::f32 ? "become float32 as they are" : "are rounded to the nearest bfloat16");
+  };
+  add(plan::Plane::master, "masters", state.masters);
+  const bool has_moments = std::any_of(state.groups.begin(), state.groups.end(),
+                                       [](const auto& group) { return group.exp_avg >= 0; });
+  if (has_moments) add(plan::Plane::exp_avg, "moments", state.moments);
+  if (sentence.empty()) return "";
+  return fmt::format("{}: {}", folder().filename().string(), sentence);
 }
 
 void CheckpointSource::read(const model::Parameter& parameter, plan::Plane plane,

@@ -29,6 +29,8 @@ class CheckpointSource final : public StateSource {
   /// ConfigError when it is of another model (other parameters, or other shapes), or of an
   /// optimizer that kept no moments where this run needs them.
   void check_fits(const model::ModelGraph& model, config::Optimizer optimizer) const;
+  /// One sentence about planes that the run keeps in another type than the checkpoint; "" for none.
+  std::string conversion(const plan::State& state) const;
   void read(const model::Parameter& parameter, plan::Plane plane, const mesh::Box& box,
             float* out) override;
   void read_control(std::span<double> control) override;

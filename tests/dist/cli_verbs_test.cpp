@@ -108,6 +108,10 @@ TEST_F(Verbs, APlanIsWhatARunAllocates) {
                         {"gradient_accumulation_steps", pick({"1", "2", "5"})},
                         {"overlap_comm", pick({"true", "false"})},
                         {"max_steps", "2"}});
+    if (flags.at("bf16") == "true") {
+      flags = with(flags, {{"master_dtype", pick({"float32", "bfloat16"})},
+                           {"moment_dtype", pick({"float32", "bfloat16"})}});
+    }
     if (pick({"yes", "no"}) == "yes") {
       flags = with(flags, {{"eval_path", work_ / "eval.jsonl"}, {"eval_strategy", "steps"}});
     }

@@ -207,6 +207,8 @@ std::vector<Effect> layout_effects() {
   return {
       {"bf16", "true", program()},
       {"torch_dtype", "bfloat16", program()},
+      {"master_dtype", "bfloat16", program({{"bf16", "true"}})},
+      {"moment_dtype", "bfloat16", program({{"bf16", "true"}})},
       {"deterministic", "false", says("deterministic = false has no effect")},
       {"full_determinism", "true",
        says("contradicts --full_determinism true", {{"deterministic", "false"}})},
@@ -222,8 +224,7 @@ std::vector<Effect> layout_effects() {
                 {"virtual_pipeline_size", "2"}})},
       {"pipeline_schedule", "zero_bubble",
        program({{"world_size", "4"}, {"pipeline_parallel_size", "2"}})},
-      {"pipeline_layers", "0,2",
-       program({{"world_size", "2"}, {"pipeline_parallel_size", "2"}})},
+      {"pipeline_layers", "0,2", program({{"world_size", "2"}, {"pipeline_parallel_size", "2"}})},
       {"rank_order", "tp-pp-dp",
        program({{"world_size", "8"},
                 {"rank", "4"},

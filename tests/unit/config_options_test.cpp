@@ -328,6 +328,20 @@ TEST(Rules, TheBestModelMustBeSaved) {
   EXPECT_EQ(parse_error({"--do_eval"}), "do_eval = true: needs --eval_path FILE.jsonl");
 }
 
+TEST(Rules, NarrowStateGoesWithBf16) {
+  EXPECT_EQ(parse_error({"--master_dtype", "bf16"}),
+            "master_dtype = bfloat16: needs --bf16 true, or make it float32");
+  EXPECT_EQ(parse_error({"--moment_dtype", "bfloat16", "--bf16", "false"}),
+            "moment_dtype = bfloat16: needs --bf16 true, or make it float32");
+  const RunConfig config =
+      parse_words({"--bf16", "--master_dtype", "bf16", "--moment_dtype", "torch.bfloat16"}).config;
+  EXPECT_EQ(config.master_dtype, Precision::bfloat16);
+  EXPECT_EQ(config.moment_dtype, Precision::bfloat16);
+  EXPECT_EQ(parse_words({"--moment_dtype", "fp32"}).config.moment_dtype, Precision::float32);
+  EXPECT_EQ(joined(parse_words({"--bf16", "--optim", "sgd", "--moment_dtype", "bf16"}).notices),
+            "moment_dtype has no effect: optim = sgd\n");
+}
+
 TEST(Rules, SettingsThatOthersLeaveWithoutEffectAreReported) {
   const auto notices = [](const Words& words) { return joined(parse_words(words).notices); };
   EXPECT_EQ(notices({"--eval_path", "e"}), "eval_path has no effect: eval_strategy = no\n");
