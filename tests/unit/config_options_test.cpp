@@ -23,6 +23,7 @@ Words company(const Option& row) {
     words.push_back(row.name == "pipeline_schedule" ? "--virtual_pipeline_size=2"
                                                     : "--pipeline_schedule=interleaved");
   }
+  if (row.name == "master_dtype" || row.name == "moment_dtype") words.push_back("--bf16");
   if (row.name != "eval_path") words.push_back("--eval_path=eval.jsonl");
   if (row.name == "save_strategy" || row.name == "load_best_model_at_end") {
     words.push_back("--eval_strategy=steps");
