@@ -125,13 +125,15 @@ void Console::finish(const Summary& summary) {
     write_all(options_.bar_fd, "\n");
     shown_columns_ = 0;
   }
-  print(
-      fmt::format("{{'train_runtime': {}, 'train_samples_per_second': {}, "
-                  "'train_steps_per_second': {}, 'train_tokens_per_second': {}, "
-                  "'train_loss': {}, 'epoch': {}}}\n",
-                  rounded(summary.seconds, 4), rounded(summary.samples_per_second, 3),
-                  rounded(summary.steps_per_second, 3), rounded(summary.tokens_per_second, 3),
-                  rounded(summary.loss, 4), rounded(summary.epoch, 4)));
+  print(fmt::format(
+      "{{'train_runtime': {}, 'train_samples_per_second': {}, "
+      "'train_steps_per_second': {}, 'train_tokens_per_second': {}, "
+      "'train_loss': {}, {}'epoch': {}}}\n",
+      rounded(summary.seconds, 4), rounded(summary.samples_per_second, 3),
+      rounded(summary.steps_per_second, 3), rounded(summary.tokens_per_second, 3),
+      rounded(summary.loss, 4),
+      summary.skipped_steps > 0 ? fmt::format("'skipped_steps': {}, ", summary.skipped_steps) : "",
+      rounded(summary.epoch, 4)));
 }
 
 void Console::print(std::string_view text) {

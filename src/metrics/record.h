@@ -76,6 +76,7 @@ struct Summary {
   /// Loss sum / trained tokens over all steps that were not skipped, those before a resume
   /// included.
   double loss = 0;
+  int64_t skipped_steps = 0;  // those that `loss` leaves out
   double epoch = 0;
 };
 

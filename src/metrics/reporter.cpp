@@ -83,6 +83,7 @@ Reporter::Reporter(std::vector<std::unique_ptr<Sink>> sinks, const LogPace& pace
 std::optional<LogRecord> Reporter::count(const StepRecord& record) {
   last_step_ = record.step;
   epoch_ = record.epoch;
+  skipped_steps_ = record.skipped_steps;
   if (!record.skipped) {
     trained_tokens_ += record.trained_tokens;
     loss_sum_ += record.loss * static_cast<double>(record.trained_tokens);
@@ -136,6 +137,7 @@ Summary Reporter::finish() {
       .tokens_per_second = a_second(input_tokens_),
       .loss = trained_tokens_ > 0 ? loss_sum_ / static_cast<double>(trained_tokens_)
                                   : std::numeric_limits<double>::quiet_NaN(),
+      .skipped_steps = skipped_steps_,
       .epoch = epoch_,
   };
   for (const auto& sink : sinks_) sink->finish(summary);

@@ -60,6 +60,7 @@ class Reporter {
   int64_t last_step_ = 0;
   double loss_sum_ = 0;  // sum of loss x trained_tokens, skipped steps left out
   int64_t trained_tokens_ = 0;
+  int64_t skipped_steps_ = 0;
   int64_t steps_ = 0, samples_ = 0, input_tokens_ = 0;  // of this process
   double epoch_ = 0;
   std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();

@@ -116,7 +116,8 @@ std::string TrainerState::text() const {
 void TrainerState::finish(const Summary& summary) {
   Json trained = {{"epoch", summary.epoch},
                   {"total_flos", facts_.flops_per_token * static_cast<double>(input_tokens_)},
-                  {"train_loss", summary.loss}};
+                  {"train_loss", summary.loss},
+                  {"skipped_steps", summary.skipped_steps}};
   append(trained,
          speeds("train", summary.seconds, summary.samples_per_second, summary.steps_per_second));
   Json all = {{"epoch", summary.epoch}};

@@ -176,12 +176,20 @@ TEST(TrainerState, TheResultsLieBesideIt) {
   TrainerState state(folder.path(), {}, Json());
   state.begin(facts());
   tell(state, 1, 8);
-  state.finish(
-      {.seconds = 10, .samples_per_second = 3.2, .steps_per_second = 0.8, .loss = 4.5, .epoch = 2});
+  state.finish({.seconds = 10,
+                .samples_per_second = 3.2,
+                .steps_per_second = 0.8,
+                .loss = 4.5,
+                .skipped_steps = 2,
+                .epoch = 2});
   const auto read = [&](const std::string& name) { return read_json(folder / name); };
-  const Json train = {
-      {"epoch", 2.0},          {"total_flos", 1024000.0},         {"train_loss", 4.5},
-      {"train_runtime", 10.0}, {"train_samples_per_second", 3.2}, {"train_steps_per_second", 0.8}};
+  const Json train = {{"epoch", 2.0},
+                      {"skipped_steps", 2},
+                      {"total_flos", 1024000.0},
+                      {"train_loss", 4.5},
+                      {"train_runtime", 10.0},
+                      {"train_samples_per_second", 3.2},
+                      {"train_steps_per_second", 0.8}};
   const Json evaluation = {{"epoch", 1.0},
                            {"eval_loss", 5.5},
                            {"eval_runtime", 2.0},
@@ -194,6 +202,7 @@ TEST(TrainerState, TheResultsLieBesideIt) {
   EXPECT_EQ(all.at("epoch"), 2.0);
   EXPECT_EQ(all.at("eval_loss"), 5.5);
   EXPECT_EQ(all.at("train_loss"), 4.5);
+  EXPECT_EQ(all.at("skipped_steps"), 2);
   const Json state_file = read("trainer_state.json");
   const Json& last = state_file.at("log_history").back();
   EXPECT_EQ(last.at("step"), 8);

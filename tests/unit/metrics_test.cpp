@@ -303,6 +303,7 @@ TEST(Reporter, TrainLossIsOverTokensAcrossAResumeWithoutSkippedSteps) {
   reporter.sync();
   const Summary summary = reporter.finish();
   EXPECT_EQ(summary.loss, (800 + 7.0 * 300) / 400);
+  EXPECT_EQ(summary.skipped_steps, 1);
   EXPECT_EQ(summary.epoch, 0.75);
   EXPECT_EQ(calls, (std::vector<std::string>{"begin", "log 2 of loss 7.25", "step 2", "step 3",
                                              "evaluation", "sync", "finish"}));
@@ -385,6 +386,9 @@ TEST_F(ConsoleTest, WithoutATerminalPlainLines) {
             "{'train_runtime': 12.3457, 'train_samples_per_second': 1.5, "
             "'train_steps_per_second': 0.25, 'train_tokens_per_second': 99.0, "
             "'train_loss': 7.5, 'epoch': 2.0}\n");
+  console.finish({.loss = 7.5, .skipped_steps = 3, .epoch = 2});
+  EXPECT_NE(said().find("'train_loss': 7.5, 'skipped_steps': 3, 'epoch': 2.0}\n"),
+            std::string::npos);
 }
 
 TEST_F(ConsoleTest, SkippedStepIsSaidAndLeftOutOfTheMean) {
