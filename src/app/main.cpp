@@ -44,7 +44,9 @@ void print_usage(std::FILE* out) {
   for (const Verb& verb : kVerbs) {
     std::fputs(fmt::format("  {:<12}{}\n", verb.name, verb.help).c_str(), out);
   }
-  std::fputs("\n`trireme VERB --help` lists the options of a verb.\n", out);
+  std::fputs(
+      "\n`trireme VERB --help` lists the options of a verb, `trireme --version` the version.\n",
+      out);
 }
 
 int say(const std::exception& error, int code) {
@@ -99,6 +101,10 @@ int main(int argc, char** argv) {
   }
   const std::string verb = args.front();
   args.erase(args.begin());
+  if (verb == "--version" || verb == "-V" || verb == "version") {
+    std::puts("trireme " TRIREME_VERSION);
+    return 0;
+  }
   if (verb == "--help" || verb == "-h" || verb == "help") {
     print_usage(stdout);
     return 0;

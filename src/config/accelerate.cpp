@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "base/text.h"
 #include "config/document.h"
@@ -235,7 +236,8 @@ Reading read_accelerate_file(const std::string& given, const OptionTable& table)
   Reading failed;
   Json root;
   const std::string extension = given.substr(std::min(given.rfind('.'), given.size()));
-  if (extension == ".yaml" || extension == ".yml") {
+  std::error_code unreadable;
+  if ((extension == ".yaml" || extension == ".yml") && std::filesystem::exists(given, unreadable)) {
     failed.source = printable(given);
     try {
       root = read_document(given);
@@ -243,7 +245,7 @@ Reading read_accelerate_file(const std::string& given, const OptionTable& table)
       failed.problems.push_back(error.what());
     }
   } else {
-    root = read_given_json(given, "the accelerate JSON", &failed);
+    root = read_given_json("accelerate_config", given, "the accelerate JSON", &failed);
   }
   if (!failed.problems.empty()) return failed;
   const Schema schema = accelerate_schema();

@@ -128,7 +128,7 @@ class DeepspeedReader final : public SchemaReader {
 
 Reading read_deepspeed(const std::string& given, const OptionTable& table) {
   Reading failed;
-  const Json root = read_given_json(given, "the DeepSpeed JSON", &failed);
+  const Json root = read_given_json("deepspeed", given, "the DeepSpeed JSON", &failed);
   if (!failed.problems.empty()) return failed;
   const Schema schema = deepspeed_schema();
   return DeepspeedReader(schema, table, failed.source).read(root);

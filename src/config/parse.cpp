@@ -33,7 +33,7 @@ void apply_fsdp(Assembly& assembly, const OptionTable& table) {
   if (config.fsdp_config.empty()) {
     request.keys_source = "fsdp_config";
   } else {
-    request.keys = read_given_json(config.fsdp_config, "the FSDP JSON", &given);
+    request.keys = read_given_json("fsdp_config", config.fsdp_config, "the FSDP JSON", &given);
     request.keys_source = source_of(given.source, assembly.result().origins.at("fsdp_config"));
     if (!given.problems.empty()) return assembly.apply_beside(given, "");
   }
@@ -60,7 +60,7 @@ void apply_parallelism(Assembly& assembly, const OptionTable& table) {
   const std::string& given = assembly.config().parallelism_config;
   if (given.empty()) return;
   Reading reading;
-  const Json keys = read_given_json(given, "the parallelism JSON", &reading);
+  const Json keys = read_given_json("parallelism_config", given, "the parallelism JSON", &reading);
   if (reading.problems.empty()) {
     const std::string& origin = assembly.result().origins.at("parallelism_config");
     reading = read_parallelism(keys, source_of(reading.source, origin), nullptr, table);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <iterator>
 
 #include "base/error.h"
@@ -192,10 +193,20 @@ void SchemaReader::report_ignored() {
   }
 }
 
-Json read_given_json(const std::string& given, std::string_view name, Reading* reading) {
+Json read_given_json(std::string_view field, const std::string& given, std::string_view name,
+                     Reading* reading) {
   const auto first = given.find_first_not_of(" \t\n");
   const bool is_inline = first != std::string::npos && given[first] == '{';
   reading->source = is_inline ? std::string(name) : printable(given);
+  std::error_code unreadable;
+  if (!is_inline &&
+      std::filesystem::status(given, unreadable).type() == std::filesystem::file_type::not_found) {
+    reading->problems.push_back(
+        fmt::format("{} = {}: there is no such file; give the path of a JSON file, or the JSON "
+                    "itself",
+                    field, printable(given)));
+    return nullptr;
+  }
   try {
     return is_inline ? parse_json(given, name, kLimits) : read_json(given, kLimits);
   } catch (const DataError& error) {

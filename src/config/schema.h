@@ -129,8 +129,9 @@ class SchemaReader {
   std::map<std::string_view, std::vector<std::string>> ignored_;  // why -> keys
 };
 
-/// A JSON file, or the JSON itself (it starts with '{'), given to an option. `name`: how messages
-/// call JSON without a file. What cannot be read is a problem, and the root is then null.
-Json read_given_json(const std::string& given, std::string_view name, Reading* reading);
+/// A JSON file, or the JSON itself (it starts with '{'), given to the option `field`. `name`: how
+/// messages call JSON without a file. What cannot be read is a problem, and the root is then null.
+Json read_given_json(std::string_view field, const std::string& given, std::string_view name,
+                     Reading* reading);
 
 }  // namespace trireme::config

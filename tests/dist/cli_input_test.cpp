@@ -325,6 +325,22 @@ TEST_F(BadInput, ARunWhoseGradientsAreNeverFiniteStops) {
 
 // Other verbs -------------------------------------------------------------------------------
 
+TEST_F(BadInput, AFileOfSettingsThatIsNotThere) {
+  for (const char* field :
+       {"deepspeed", "fsdp_config", "accelerate_config", "parallelism_config"}) {
+    expect_refused(train({{field, "/nonexistent/x.json"}}),
+                   {fmt::format("{} = /nonexistent/x.json: there is no such file; give the path of "
+                                "a JSON file, or the JSON itself",
+                                field)});
+  }
+}
+
+TEST_F(BadInput, VersionIsSaid) {
+  const Outcome outcome = work_.run({"--version"});
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_TRUE(outcome.out.starts_with("trireme 0.")) << outcome.out;
+}
+
 TEST_F(BadInput, VerbsAndTheirArguments) {
   const struct {
     Words words;
