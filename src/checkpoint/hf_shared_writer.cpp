@@ -32,7 +32,12 @@ HfSharedWriter::HfSharedWriter(const fs::path& folder, std::vector<model::Tensor
   } catch (const DeviceError& error) {
     problem = error.what();
   }
-  agree(ranks_, kTask, problem);
+  try {
+    agree(ranks_, kTask, problem);
+  } catch (const std::exception&) {
+    remove_unfinished();
+    throw;
+  }
   try {
     for (const HfShard& shard : shards_) {
       files_.push_back(File::open_for_writing(unfinished(folder_, shard)));
@@ -43,7 +48,11 @@ HfSharedWriter::HfSharedWriter(const fs::path& folder, std::vector<model::Tensor
 }
 
 HfSharedWriter::~HfSharedWriter() {
-  if (published_ || ranks_.rank() != 0) return;
+  if (!published_) remove_unfinished();
+}
+
+void HfSharedWriter::remove_unfinished() const {
+  if (ranks_.rank() != 0) return;
   std::error_code ignored;
   for (const HfShard& shard : shards_) fs::remove(unfinished(folder_, shard), ignored);
 }

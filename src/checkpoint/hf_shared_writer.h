@@ -40,6 +40,7 @@ class HfSharedWriter {
 
   void place_tensors();
   void make_files() const;
+  void remove_unfinished() const;
   void write_run(const Place& place, int64_t element, const float* data, int64_t count);
   std::vector<FileRecord> hashed() const;
 

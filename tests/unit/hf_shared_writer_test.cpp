@@ -2,6 +2,9 @@
 #include "checkpoint/hf_shared_writer.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <csignal>
 
 #include "model/hf_weights.h"
 #include "support/temp_folder.h"
@@ -87,6 +90,25 @@ TEST(HfSharedWriter, WhatOneRankCannotWriteEndsAll) {
   for (const std::string& error : errors) {
     EXPECT_TRUE(error.starts_with("export: rank 0: ")) << error;
   }
+}
+
+/// A file-size limit strikes rank 0 when it makes the files: the first is then there already.
+TEST(HfSharedWriter, FilesThatCouldNotBeMadeAreCleared) {
+  const TempFolder folder;
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit limit{64, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
+  const auto errors = run_ranks(
+      kRanks, [&](Coordinator& ranks) { HfSharedWriter(folder.path(), tensors(), ranks); });
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, old_handler);
+  for (const std::string& error : errors) {
+    EXPECT_TRUE(error.starts_with("export: rank 0: ")) << error;
+    EXPECT_NE(error.find("File too large"), std::string::npos) << error;
+  }
+  EXPECT_TRUE(list_folder(folder.path()).empty());
 }
 
 TEST(HfSharedWriter, AnUnfinishedFolderIsCleared) {
