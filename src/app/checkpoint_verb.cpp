@@ -4,11 +4,13 @@
 #include "app/verbs.h"
 #include "base/error.h"
 #include "base/text.h"
-#include "checkpoint/coordinator.h"
 #include "checkpoint/hf_export.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/report.h"
+#include "model/graph.h"
+#include "model/hf_weights.h"
 #include "model/hub_cache.h"
+#include "model/model_config.h"
 
 namespace trireme::app {
 
@@ -33,11 +35,10 @@ int export_to_folder(Arguments args) {
   if (dtype != DType::f32 && dtype != DType::bf16 && dtype != DType::f16) {
     throw ConfigError("dtype", printable(precision), "choose f32, bf16 or f16");
   }
-  checkpoint::SingleRank alone;
-  const auto folder = checkpoint::open_named(args[1], "checkpoint", alone);
-  const auto model = model::find_model_folder("MODEL_DIR", args[2]);
-  checkpoint::export_checkpoint(folder, model, args[3], *dtype);
-  std::fputs(fmt::format("Exported {} to {}\n", folder.string(), args[3]).c_str(), stdout);
+  const auto folder = model::find_model_folder("MODEL_DIR", args[2]);
+  const auto model = model::build_model(model::read_model_config(folder));
+  checkpoint::export_checkpoint(args[1], {folder, model::expected_tensors(model)}, args[3], *dtype);
+  std::fputs(fmt::format("Exported {} to {}\n", args[1], args[3]).c_str(), stdout);
   return 0;
 }
 

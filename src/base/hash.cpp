@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <new>
 
 #include "base/error.h"
@@ -41,8 +42,10 @@ void Hasher::Free::operator()(XXH3_state_s* state) const { XXH3_freeState(state)
 
 Hasher::Hasher() : state_(XXH3_createState()) {
   if (state_ == nullptr) throw std::bad_alloc();
-  XXH3_128bits_reset(state_.get());
+  reset();
 }
+
+void Hasher::reset() { XXH3_128bits_reset(state_.get()); }
 
 void Hasher::update(const void* data, int64_t bytes) {
   const XXH_errorcode code = XXH3_128bits_update(state_.get(), data, static_cast<size_t>(bytes));
@@ -50,5 +53,31 @@ void Hasher::update(const void* data, int64_t bytes) {
 }
 
 Hash128 Hasher::digest() const { return from_xxh(XXH3_128bits_digest(state_.get())); }
+
+void BlockHasher::update(const void* data, int64_t bytes) {
+  const auto* at = static_cast<const std::byte*>(data);
+  while (bytes > 0) {
+    const int64_t piece = std::min(bytes, block_bytes_ - part_bytes_);
+    if (piece == block_bytes_) {
+      whole_.push_back(hash128(at, piece));
+    } else {
+      part_.update(at, piece);
+      part_bytes_ += piece;
+      if (part_bytes_ == block_bytes_) {
+        whole_.push_back(part_.digest());
+        part_.reset();
+        part_bytes_ = 0;
+      }
+    }
+    at += piece;
+    bytes -= piece;
+  }
+}
+
+std::vector<Hash128> BlockHasher::digests() const {
+  std::vector<Hash128> all = whole_;
+  if (part_bytes_ > 0 || all.empty()) all.push_back(part_.digest());
+  return all;
+}
 
 }  // namespace trireme

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 struct XXH3_state_s;
 
@@ -36,12 +37,29 @@ class Hasher {
   void update(std::string_view text) { update(text.data(), static_cast<int64_t>(text.size())); }
   /// Of everything so far; more may follow.
   Hash128 digest() const;
+  /// As if new.
+  void reset();
 
  private:
   struct Free {
     void operator()(XXH3_state_s* state) const;
   };
   std::unique_ptr<XXH3_state_s, Free> state_;
+};
+
+/// The hash128 of every block of `block_bytes` of bytes given piece by piece, the last one shorter.
+class BlockHasher {
+ public:
+  explicit BlockHasher(int64_t block_bytes) : block_bytes_(block_bytes) {}
+  void update(const void* data, int64_t bytes);
+  /// Of everything so far; more may follow. At least one: nothing is an empty block.
+  std::vector<Hash128> digests() const;
+
+ private:
+  int64_t block_bytes_;
+  std::vector<Hash128> whole_;  // of full blocks
+  Hasher part_;                 // of what lies beyond them
+  int64_t part_bytes_ = 0;
 };
 
 }  // namespace trireme

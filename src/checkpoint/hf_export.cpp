@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include "base/convert.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "checkpoint/fit.h"
 #include "checkpoint/reader.h"
 
 namespace trireme::checkpoint {
@@ -50,7 +52,7 @@ void HfWriter::open_next_shard() {
 
 void HfWriter::close_shard() {
   file_->finish();
-  written_.push_back({shards_[written_.size()].name, file_->bytes(), file_->hash()});
+  written_.push_back({shards_[written_.size()].name, file_->bytes(), file_->hashes().front()});
   file_.reset();
 }
 
@@ -165,28 +167,37 @@ std::vector<FileRecord> copy_model_files(const fs::path& from, const fs::path& t
   return files;
 }
 
-void export_checkpoint(const fs::path& checkpoint, const fs::path& model_folder, const fs::path& to,
+void export_checkpoint(const fs::path& checkpoint, const ExportedModel& model, const fs::path& to,
                        DType dtype, const ExportOptions& options) {
   constexpr std::string_view kMaster = "master";
   constexpr int64_t kPiece = int64_t{4} << 20;  // elements
-  CheckpointReader reader(checkpoint);
-  std::vector<model::TensorSpec> tensors;
-  for (const TensorEntry& tensor : reader.manifest().tensors) {
-    if (reader.find(tensor.name, kMaster) == nullptr) continue;
-    tensors.push_back({tensor.name, dtype, tensor.shape});
-  }
-  HfWriter writer(to, tensors, options);
-  const FillTensor fill = [&](const model::TensorSpec& tensor, int64_t begin, int64_t count,
-                              float* out) {
-    for (const mesh::Box& box :
-         mesh::boxes_of_range(mesh::whole(tensor.shape), begin, begin + count)) {
-      reader.read(tensor.name, kMaster, tensor.shape, box, out);
-      out += box.size();
+  std::optional<HfWriter> writer;
+  const auto write_all = [&](CheckpointReader& reader) {
+    if (const std::string problem = misfit(reader.manifest(), model.tensors); !problem.empty()) {
+      throw ConfigError("MODEL_DIR", model.folder.string(),
+                        fmt::format("{} is of another model: {}; give the model_name_or_path of "
+                                    "the run that saved it",
+                                    checkpoint.string(), problem));
     }
+    std::vector<model::TensorSpec> tensors;
+    for (const TensorEntry& tensor : reader.manifest().tensors) {
+      tensors.push_back({tensor.name, dtype, tensor.shape});
+    }
+    const FillTensor fill = [&](const model::TensorSpec& tensor, int64_t begin, int64_t count,
+                                float* out) {
+      for (const mesh::Box& box :
+           mesh::boxes_of_range(mesh::whole(tensor.shape), begin, begin + count)) {
+        reader.read(tensor.name, kMaster, tensor.shape, box, out);
+        out += box.size();
+      }
+    };
+    writer.emplace(to, tensors, options);
+    stream_tensors(tensors, kPiece, fill, &*writer);
   };
-  stream_tensors(tensors, kPiece, fill, &writer);
-  writer.finish();
-  copy_model_files(model_folder, to, dtype);
+  SingleRank alone;
+  open_named(checkpoint, "checkpoint", alone, write_all);
+  writer->finish();
+  copy_model_files(model.folder, to, dtype);
 }
 
 }  // namespace trireme::checkpoint

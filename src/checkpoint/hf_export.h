@@ -13,6 +13,7 @@
 #include "checkpoint/hf_shards.h"
 #include "checkpoint/manifest.h"
 #include "host/stream_writer.h"
+#include "model/hf_weights.h"
 #include "model/safetensors.h"
 
 namespace trireme::checkpoint {
@@ -74,10 +75,17 @@ void stream_tensors(const std::vector<model::TensorSpec>& tensors, int64_t piece
 std::vector<FileRecord> copy_model_files(const std::filesystem::path& from,
                                          const std::filesystem::path& to, DType dtype);
 
+/// The model that a checkpoint is exported as.
+struct ExportedModel {
+  std::filesystem::path folder;  // whose config and tokenizer files are copied
+  std::vector<model::ExpectedTensor> tensors;
+};
+
 /// `trireme checkpoint export`: the fp32 masters of a checkpoint as a Hugging Face folder, with the
-/// files of `model_folder`. The checkpoint must have been verified.
-void export_checkpoint(const std::filesystem::path& checkpoint,
-                       const std::filesystem::path& model_folder, const std::filesystem::path& to,
-                       DType dtype, const ExportOptions& options = {});
+/// files of the model. ConfigError when it is of another model, DataError when it is damaged: `to`
+/// then stays as it was.
+void export_checkpoint(const std::filesystem::path& checkpoint, const ExportedModel& model,
+                       const std::filesystem::path& to, DType dtype,
+                       const ExportOptions& options = {});
 
 }  // namespace trireme::checkpoint

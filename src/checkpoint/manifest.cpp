@@ -17,9 +17,10 @@ namespace trireme::checkpoint {
 namespace {
 
 constexpr std::string_view kFormat = "trireme checkpoint";
-constexpr int64_t kVersion = 1;
+constexpr int64_t kVersion = 2;
 constexpr JsonLimits kLimits = {.max_bytes = int64_t{1} << 30, .max_depth = 64};
 constexpr size_t kMaxRank = 8;
+constexpr int64_t kHashBytes = sizeof(Hash128);
 // {"xxh3": "<32 digits>",
 constexpr std::string_view kHashBefore = "{\"xxh3\": \"";
 constexpr std::string_view kHashAfter = "\",\n";
@@ -74,6 +75,21 @@ bool is_plain_name(std::string_view name) {
          name.find('/') == std::string_view::npos && printable(name, 255) == name;
 }
 
+/// Where a file's list of hashes lies, and that it fits the size of the file.
+void read_list_place(const Json& json, FileRecord* file) {
+  const std::vector<int64_t> place = numbers(json, "the place of a list of hashes");
+  if (place.size() != 2 || place[0] < 1 || place[1] < 1 || place[1] > file->bytes ||
+      place[1] > INT64_MAX / 2) {
+    throw DataError(fmt::format("the list of hashes of '{}' lies nowhere", file->name));
+  }
+  file->block_bytes = std::min(place[0], place[1]);
+  file->list_offset = place[1];
+  const int64_t room = file->bytes - file->list_offset;
+  if (room % kHashBytes != 0 || room / kHashBytes != file->num_blocks()) {
+    throw DataError(fmt::format("the list of hashes of '{}' has another size", file->name));
+  }
+}
+
 /// Every box lies inside its tensor and its file.
 void check_box(const Manifest& manifest, const FileEntry& file, const BoxEntry& entry) {
   const auto fail = [&](std::string_view what) {
@@ -94,7 +110,8 @@ void check_box(const Manifest& manifest, const FileEntry& file, const BoxEntry& 
   }
   const DType dtype = manifest.planes[static_cast<size_t>(entry.plane)].dtype;
   const int64_t bytes = entry.box.size() * size_of(dtype);
-  if (entry.offset > file.file.bytes || bytes > file.file.bytes - entry.offset) {
+  const int64_t end = file.file.has_list() ? file.file.list_offset : file.file.bytes;
+  if (entry.offset > end || bytes > end - entry.offset) {
     fail("reaches out of the file");
   }
 }
@@ -112,8 +129,10 @@ void check_shape(const TensorEntry& tensor) {
 Manifest parse(std::string_view body_text, const std::string& path) {
   const Json body = parse_json(body_text, path, kLimits);
   if (text(member(body, "format"), "'format'") != kFormat) throw DataError("of another format");
-  if (const int64_t version = number(member(body, "version"), "'version'"); version != kVersion) {
-    throw DataError(fmt::format("version {} is not the {} that is read here", version, kVersion));
+  if (const int64_t version = number(member(body, "version"), "'version'");
+      version < 1 || version > kVersion) {
+    throw DataError(
+        fmt::format("version {} is none of those that are read here, 1 to {}", version, kVersion));
   }
   Manifest manifest;
   manifest.step = number(member(body, "step"), "'step'");
@@ -143,6 +162,15 @@ Manifest parse(std::string_view body_text, const std::string& path) {
 
 FileRecord record_of(std::string name, std::string_view text) {
   return {std::move(name), static_cast<int64_t>(text.size()), hash128(text)};
+}
+
+int64_t FileRecord::num_blocks() const {
+  return has_list() ? ceil_div(list_offset, block_bytes) : 1;
+}
+
+std::pair<int64_t, int64_t> FileRecord::block(int64_t index) const {
+  if (!has_list()) return {0, bytes};
+  return {index * block_bytes, std::min(list_offset, (index + 1) * block_bytes)};
 }
 
 int64_t Manifest::find_plane(std::string_view name) const {
@@ -190,10 +218,12 @@ Json to_json(const FileEntry& entry) {
   for (const BoxEntry& box : entry.boxes) {
     boxes.push_back({box.tensor, box.plane, box.offset, box.box.start, box.box.extent});
   }
-  return {{"name", entry.file.name},
-          {"bytes", entry.file.bytes},
-          {"xxh3", to_hex(entry.file.hash)},
-          {"boxes", std::move(boxes)}};
+  Json json = {{"name", entry.file.name},
+               {"bytes", entry.file.bytes},
+               {"xxh3", to_hex(entry.file.hash)},
+               {"boxes", std::move(boxes)}};
+  if (entry.file.has_list()) json["list"] = {entry.file.block_bytes, entry.file.list_offset};
+  return json;
 }
 
 FileEntry file_entry_from_json(const Json& json) {
@@ -206,6 +236,7 @@ FileEntry file_entry_from_json(const Json& json) {
   const auto hash = parse_hash128(text(member(json, "xxh3"), "a hash"));
   if (!hash) throw DataError("a hash is not 32 hexadecimal digits");
   entry.file.hash = *hash;
+  if (json.contains("list")) read_list_place(json["list"], &entry.file);
   for (const Json& box : list(json, "boxes")) {
     if (!box.is_array() || box.size() != 5) throw DataError("a box is not a list of five");
     entry.boxes.push_back({number(box[0], "a tensor's index"),
@@ -259,7 +290,8 @@ std::string format_manifest(const Manifest& manifest) {
   Json files = Json::array();
   for (const FileEntry& entry : manifest.files) files.push_back(to_json(entry));
   const std::string body = fmt::format(
-      "\"format\": \"{}\",\n\"version\": {},\n\"step\": {},\n\"world_size\": {},\n\"state\": {},\n"
+      "\"format\": \"{}\",\n\"version\": {},\n\"step\": {},\n\"world_size\": "
+      "{},\n\"state\": {},\n"
       "\"planes\": {},\n\"tensors\": {},\n\"files\": {}\n}}\n",
       kFormat, kVersion, manifest.step, manifest.world_size, dump_json(manifest.state),
       dump_json(to_json(manifest.planes)), lines_of(tensors), lines_of(files));

@@ -2,13 +2,16 @@
 //
 // Its first line carries the hash of all that follows. A file is known by name, size and hash; a
 // box by tensor, plane, place in the global tensor and byte offset in its file (row-major; f32, or
-// bf16 where the plane's entry is ["exp_avg", "bf16"] instead of "exp_avg").
+// bf16 where the plane's entry is ["exp_avg", "bf16"] instead of "exp_avg"). A file of boxes ends
+// with a list of the hashes of its blocks, and its hash is that of the list: so a rank checks what
+// it reads while it reads it. Version 1 had no lists.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/dtype.h"
@@ -21,11 +24,20 @@ namespace trireme::checkpoint {
 
 inline constexpr std::string_view kManifestName = "manifest.json";
 
-/// A file that is complete and fsynced.
+/// A file that is complete and fsynced. `hash` is of all its bytes, or of its list of hashes: those
+/// of every block of block_bytes of the bytes before list_offset. The list fills the rest of the
+/// file, 16 bytes a block.
 struct FileRecord {
   std::string name;  // in the folder
   int64_t bytes = 0;
   Hash128 hash;
+  int64_t block_bytes = 0;  // 0: no list
+  int64_t list_offset = 0;
+
+  bool has_list() const { return block_bytes > 0; }
+  int64_t num_blocks() const;  // 1 without a list
+  /// Bytes [begin, end) of the file that the block's hash is of.
+  std::pair<int64_t, int64_t> block(int64_t index) const;
 };
 
 /// Of a file that holds exactly this text.

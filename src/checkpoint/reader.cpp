@@ -4,6 +4,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
+#include <functional>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -15,39 +17,16 @@ namespace trireme::checkpoint {
 namespace {
 
 constexpr size_t kMaxListed = 8;
+constexpr size_t kMaxKept = 1000;
+// Of blocks that a rank has proved and tells of: the longest. A message holds a MiB.
+constexpr size_t kMaxStretches = 16384;
 
 std::string shape_text(const std::vector<int64_t>& shape) {
   return fmt::format("({})", fmt::join(shape, ", "));
 }
 
-/// What is wrong with one file; "" for nothing.
-std::string problem_of(const std::filesystem::path& folder, const FileRecord& record) {
-  try {
-    const File file = File::open(folder / record.name);
-    if (const int64_t bytes = file.size(); bytes != record.bytes) {
-      return fmt::format("{} has {} bytes instead of {}", record.name, bytes, record.bytes);
-    }
-    if (hash_of(file, record.bytes) != record.hash) {
-      return fmt::format("{} is damaged (its hash is not the one in the manifest)", record.name);
-    }
-    return "";
-  } catch (const CommError&) {
-    throw;
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-}
-
-/// Collective: everything wrong with a checkpoint, the same on all ranks.
-std::vector<std::string> problems_of(const std::filesystem::path& folder, Coordinator& ranks) {
-  std::vector<std::string> mine;
-  try {
-    mine = verify_files(folder, read_manifest(folder), ranks.rank(), ranks.world_size());
-  } catch (const CommError&) {
-    throw;
-  } catch (const std::exception& error) {
-    mine = {error.what()};
-  }
+/// Collective: every sentence of every rank, once, the same on all ranks.
+std::vector<std::string> all_problems(const std::vector<std::string>& mine, Coordinator& ranks) {
   std::vector<std::string> all;
   for (const std::string& text : ranks.exchange(dump_json(mine))) {
     for (const Json& problem : parse_json(text, "a rank's report")) {
@@ -56,6 +35,25 @@ std::vector<std::string> problems_of(const std::filesystem::path& folder, Coordi
     }
   }
   return all;
+}
+
+/// Collective: opens, uses and checks one checkpoint. Everything wrong with it, the same on all
+/// ranks; `manifest` is filled in when nothing is.
+std::vector<std::string> problems_of(const std::filesystem::path& folder, Coordinator& ranks,
+                                     const UseCheckpoint& use, Manifest* manifest) {
+  std::optional<CheckpointReader> reader;
+  std::vector<std::string> mine;
+  try {
+    reader.emplace(folder);
+  } catch (const std::exception& error) {
+    mine = {error.what()};
+  }
+  std::vector<std::string> problems = all_problems(mine, ranks);
+  if (!problems.empty()) return problems;
+  if (use) use(*reader);
+  problems = reader->verify(ranks);
+  if (problems.empty()) *manifest = reader->manifest();
+  return problems;
 }
 
 }  // namespace
@@ -77,17 +75,30 @@ const TensorEntry* CheckpointReader::find(std::string_view tensor, std::string_v
   return &manifest_.tensors[static_cast<size_t>(found->second.front().box->tensor)];
 }
 
-const File& CheckpointReader::open(size_t file) {
-  File& opened = files_[file];
-  if (!opened.is_open()) {
+CheckedFile& CheckpointReader::open(size_t file) {
+  if (!files_[file]) {
     const FileRecord& record = manifest_.files[file].file;
-    opened = File::open(folder_ / record.name);
-    if (opened.size() != record.bytes) {
-      throw DataError(fmt::format("{}: {} bytes instead of {}", (folder_ / record.name).string(),
-                                  opened.size(), record.bytes));
-    }
+    files_[file] = std::make_unique<CheckedFile>(folder_, record);
+    if (record.has_list()) bytes_read_ += record.bytes - record.list_offset;
   }
-  return opened;
+  return *files_[file];
+}
+
+/// Keeps what is wrong with a file.
+template <typename Action>
+void CheckpointReader::guarded(Action action) {
+  const auto keep = [&](std::string problem) {
+    if (problems_.size() < kMaxKept && std::ranges::find(problems_, problem) == problems_.end()) {
+      problems_.push_back(std::move(problem));
+    }
+  };
+  try {
+    action();
+  } catch (const DataError& error) {
+    keep(error.what());
+  } catch (const DeviceError& error) {
+    keep(error.what());
+  }
 }
 
 void CheckpointReader::read(std::string_view tensor, std::string_view plane,
@@ -110,24 +121,95 @@ void CheckpointReader::read(std::string_view tensor, std::string_view plane,
     mesh::Box common;
     if (!mesh::intersect(place.box->box, box, &common)) continue;
     const DType dtype = manifest_.planes[static_cast<size_t>(place.box->plane)].dtype;
-    bytes_read_ += model::read_shared_box(
-        {&open(place.file), place.box->offset, dtype, place.box->box}, box, out);
+    guarded([&] {
+      CheckedFile& file = open(place.file);
+      const auto see = [&](const std::byte* data, int64_t bytes, int64_t offset) {
+        bytes_read_ += bytes;
+        file.see(data, bytes, offset);
+      };
+      model::read_shared_box({&file.file(), place.box->offset, dtype, place.box->box}, box, out,
+                             see);
+    });
   }
 }
 
-std::vector<std::string> verify_files(const std::filesystem::path& folder, const Manifest& manifest,
-                                      int64_t part, int64_t num_parts) {
-  std::vector<std::string> problems;
-  const auto num_files = static_cast<int64_t>(manifest.files.size());
-  for (int64_t f = part; f < num_files; f += num_parts) {
-    const std::string problem = problem_of(folder, manifest.files[static_cast<size_t>(f)].file);
-    if (!problem.empty()) problems.push_back(problem);
+/// This rank's proved blocks, for unproved().
+std::string CheckpointReader::proved() const {
+  std::vector<Stretch> stretches;
+  for (size_t f = 0; f < files_.size(); ++f) {
+    if (!files_[f]) continue;
+    for (const BlockRange& blocks : files_[f]->proved()) stretches.push_back({f, blocks});
   }
-  return problems;
+  if (stretches.size() > kMaxStretches) {
+    const auto length = [](const Stretch& s) { return s.blocks.last - s.blocks.first; };
+    std::ranges::nth_element(stretches, stretches.begin() + kMaxStretches, std::greater(), length);
+    stretches.resize(kMaxStretches);
+  }
+  Json json = Json::array();
+  for (const Stretch& s : stretches) json.push_back({s.file, s.blocks.first, s.blocks.last});
+  return dump_json(json);
+}
+
+std::vector<CheckpointReader::Stretch> CheckpointReader::unproved(
+    const std::vector<std::string>& proved_by_ranks) const {
+  std::vector<std::vector<BlockRange>> proved(manifest_.files.size());
+  for (const std::string& text : proved_by_ranks) {
+    for (const Json& json : parse_json(text, "a rank's report")) {
+      proved.at(json.at(0).get<size_t>()).push_back({json.at(1), json.at(2)});
+    }
+  }
+  std::vector<Stretch> gaps;
+  for (size_t f = 0; f < proved.size(); ++f) {
+    std::ranges::sort(proved[f], {}, &BlockRange::first);
+    int64_t at = 0;
+    const auto gap_until = [&](int64_t block) {
+      if (block > at) gaps.push_back({f, {at, block}});
+    };
+    for (const BlockRange& blocks : proved[f]) {
+      gap_until(blocks.first);
+      at = std::max(at, blocks.last);
+    }
+    gap_until(manifest_.files[f].file.num_blocks());
+  }
+  return gaps;
+}
+
+/// One rank's part of blocks: those that begin in its part of all their bytes.
+std::vector<CheckpointReader::Stretch> CheckpointReader::share(const std::vector<Stretch>& all,
+                                                               int rank, int num_ranks) const {
+  const auto block_bytes = [&](const Stretch& s) {
+    const FileRecord& file = manifest_.files[s.file].file;
+    return static_cast<double>(file.has_list() ? file.block_bytes
+                                               : std::max<int64_t>(1, file.bytes));
+  };
+  const auto count = [](const Stretch& s) { return s.blocks.last - s.blocks.first; };
+  double total = 0;
+  for (const Stretch& s : all) total += block_bytes(s) * static_cast<double>(count(s));
+  double before = 0;
+  std::vector<Stretch> mine;
+  for (const Stretch& s : all) {
+    /// The first block that does not begin before the part of `of_rank`.
+    const auto cut = [&](int of_rank) {
+      const double at = std::ceil((total * of_rank / num_ranks - before) / block_bytes(s));
+      return s.blocks.first +
+             static_cast<int64_t>(std::clamp(at, 0.0, static_cast<double>(count(s))));
+    };
+    if (cut(rank) < cut(rank + 1)) mine.push_back({s.file, {cut(rank), cut(rank + 1)}});
+    before += block_bytes(s) * static_cast<double>(count(s));
+  }
+  return mine;
+}
+
+std::vector<std::string> CheckpointReader::verify(Coordinator& ranks) {
+  const std::vector<Stretch> rest = unproved(ranks.exchange(proved()));
+  for (const Stretch& s : share(rest, ranks.rank(), ranks.world_size())) {
+    guarded([&] { bytes_read_ += open(s.file).prove(s.blocks); });
+  }
+  return all_problems(problems_, ranks);
 }
 
 std::optional<FoundCheckpoint> find_newest(const std::filesystem::path& output_dir,
-                                           Coordinator& ranks) {
+                                           Coordinator& ranks, const UseCheckpoint& use) {
   // Rank 0 looks into the folder, so that all try the same ones in the same order.
   Json listed = Json::array();
   std::string problem;
@@ -145,7 +227,8 @@ std::optional<FoundCheckpoint> find_newest(const std::filesystem::path& output_d
   FoundCheckpoint found;
   for (const Json& name : parse_json(names, "a list of checkpoints")) {
     found.folder = output_dir / name.get<std::string>();
-    const std::vector<std::string> problems = problems_of(found.folder, ranks);
+    const std::vector<std::string> problems =
+        problems_of(found.folder, ranks, use, &found.manifest);
     if (problems.empty()) return found;
     found.skipped.push_back(
         fmt::format("{} skipped: {}", name.get<std::string>(), join_some(problems, kMaxListed)));
@@ -155,8 +238,8 @@ std::optional<FoundCheckpoint> find_newest(const std::filesystem::path& output_d
                               join_some(found.skipped, kMaxListed)));
 }
 
-std::filesystem::path open_named(const std::filesystem::path& folder, std::string_view field,
-                                 Coordinator& ranks) {
+FoundCheckpoint open_named(const std::filesystem::path& folder, std::string_view field,
+                           Coordinator& ranks, const UseCheckpoint& use) {
   const auto exists = [](const std::filesystem::path& path) {
     std::error_code unreadable;
     return std::filesystem::exists(path, unreadable);
@@ -170,12 +253,13 @@ std::filesystem::path open_named(const std::filesystem::path& folder, std::strin
   for (const std::string& answer : ranks.exchange(mine)) {
     if (answer != "ok") throw ConfigError(field, folder.string(), answer);
   }
-  const std::vector<std::string> problems = problems_of(folder, ranks);
+  FoundCheckpoint found{folder, {}, {}};
+  const std::vector<std::string> problems = problems_of(folder, ranks, use, &found.manifest);
   if (!problems.empty()) {
     throw DataError(
         fmt::format("{}: cannot be used: {}", folder.string(), join_some(problems, kMaxListed)));
   }
-  return folder;
+  return found;
 }
 
 }  // namespace trireme::checkpoint

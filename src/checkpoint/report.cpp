@@ -33,11 +33,13 @@ void add_row(const CheckpointFolder& folder, Report* report) {
 void verify_one(const std::filesystem::path& folder, Report* report) {
   std::vector<std::string> problems;
   try {
-    const Manifest manifest = read_manifest(folder);
-    problems = verify_files(folder, manifest);
+    CheckpointReader reader(folder);
+    SingleRank alone;
+    problems = reader.verify(alone);
     if (problems.empty()) {
-      report->text += fmt::format("{}: {} files, {}, all as they were written\n", folder.string(),
-                                  manifest.files.size(), human_bytes(manifest.total_bytes()));
+      report->text +=
+          fmt::format("{}: {} files, {}, all as they were written\n", folder.string(),
+                      reader.manifest().files.size(), human_bytes(reader.manifest().total_bytes()));
     }
   } catch (const std::runtime_error& error) {
     problems = {error.what()};

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/math.h"
 #include "base/text.h"
 #include "checkpoint/folders.h"
 #include "model/safetensors.h"
@@ -17,16 +18,28 @@ namespace {
 
 int64_t bytes_of(const Piece& piece) { return piece.box.size() * size_of(piece.dtype); }
 
-/// The header of a rank's file: readable with any safetensors tool.
-std::string header_of(const std::vector<Piece>& pieces, int64_t step, int rank) {
+/// The header of a rank's file: readable with any safetensors tool, for which the list of hashes is
+/// one more tensor.
+std::string header_of(const std::vector<Piece>& pieces, int64_t block_bytes, int64_t step,
+                      int rank) {
+  constexpr int64_t kHashBytes = sizeof(Hash128);
   std::vector<model::TensorSpec> specs;
-  specs.reserve(pieces.size());
+  specs.reserve(pieces.size() + 1);
+  int64_t data_bytes = 0;
   for (const Piece& piece : pieces) {
     specs.push_back({fmt::format("{}:{}{}", piece.plane, piece.tensor, mesh::to_string(piece.box)),
                      piece.dtype, piece.box.extent});
+    data_bytes += bytes_of(piece);
   }
-  return model::safetensors_header(
-      specs, {{"step", std::to_string(step)}, {"rank", std::to_string(rank)}});
+  specs.push_back({fmt::format("xxh3 of every {} bytes", block_bytes), DType::u8, {0, kHashBytes}});
+  // The header is hashed too, and says how many hashes there are: a longer one may need one more.
+  while (true) {
+    std::string header = model::safetensors_header(
+        specs, {{"step", std::to_string(step)}, {"rank", std::to_string(rank)}});
+    const int64_t blocks = ceil_div(static_cast<int64_t>(header.size()) + data_bytes, block_bytes);
+    if (specs.back().shape[0] == blocks) return header;
+    specs.back().shape[0] = blocks;
+  }
 }
 
 /// Index of `key`, which is appended by `make` when new.
@@ -130,10 +143,11 @@ CheckpointWriter::CheckpointWriter(const SaveRequest& request, std::vector<Piece
       pieces_(std::move(pieces)),
       ranks_(ranks),
       final_path_(request.output_dir / folder_name(request.step)) {
-  const std::string header = header_of(pieces_, request_.step, ranks_.rank());
+  const std::string header = header_of(pieces_, request_.block_bytes, request_.step, ranks_.rank());
   header_bytes_ = static_cast<int64_t>(header.size());
   int64_t bytes = header_bytes_;
   for (const Piece& piece : pieces_) bytes += bytes_of(piece);
+  bytes += ceil_div(bytes, request_.block_bytes) * static_cast<int64_t>(sizeof(Hash128));
   const std::vector<std::string> announcements =
       ranks_.exchange(fmt::format("{} {}", request_.step, bytes));
   if (ranks_.rank() == 0) {
@@ -147,7 +161,9 @@ CheckpointWriter::CheckpointWriter(const SaveRequest& request, std::vector<Piece
   guarded([&] {
     at(SavePoint::folder_made);
     if (pieces_.empty()) return;
-    file_ = std::make_unique<host::StreamWriter>(folder_ / file_name_, request_.write);
+    host::WriteOptions options = request_.write;
+    options.hash_block_bytes = request_.block_bytes;
+    file_ = std::make_unique<host::StreamWriter>(folder_ / file_name_, options);
     file_->write(header.data(), header_bytes_);
   });
 }
@@ -203,13 +219,20 @@ void CheckpointWriter::add(std::string_view tensor, std::string_view plane, cons
 
 void CheckpointWriter::include(const FileRecord& file) { included_.push_back(file); }
 
+void CheckpointWriter::write_list() {
+  const std::string list = hash_list(file_->hashes());
+  record_ = {file_name_, 0, hash128(list), request_.block_bytes, file_->bytes()};
+  file_->write(list.data(), static_cast<int64_t>(list.size()));
+  record_.bytes = file_->bytes();
+}
+
 std::string CheckpointWriter::rank_report() const {
   Manifest mine;
   ManifestBuilder builder(&mine);
   Json files = Json::array();
   for (const FileRecord& file : included_) files.push_back(to_json(FileEntry{file, {}}));
   if (pieces_.empty()) return report(mine, files);
-  FileEntry entry{{file_name_, file_->bytes(), file_->hash()}, {}};
+  FileEntry entry{record_, {}};
   int64_t offset = header_bytes_;
   for (const Piece& piece : pieces_) {
     entry.boxes.push_back({builder.tensor(piece.tensor, piece.global_shape),
@@ -224,13 +247,15 @@ SaveResult CheckpointWriter::commit(const Json& state) {
   check(next_ == pieces_.size(), "{} of {} announced pieces were added", next_, pieces_.size());
   const std::string task = fmt::format("{} was not saved", folder_name(request_.step));
   guarded([&] {
+    if (file_) write_list();
     at(SavePoint::all_written);
     if (file_) file_->finish();
     at(SavePoint::file_synced);
   });
   agree(ranks_, task, problem_);
   const std::vector<std::string> reports = ranks_.exchange(rank_report());
-  SaveResult result{final_path_, 0, {}, ""};
+  SaveResult result;
+  result.folder = final_path_;
   if (ranks_.rank() == 0) guarded([&] { publish(reports, state, &result); });
   agree(ranks_, task, problem_);
   committed_ = true;
@@ -267,7 +292,8 @@ void CheckpointWriter::clean_up(SaveResult* result) {
     point_to(request_.output_dir, request_.step);
     at(SavePoint::pointer_written);
     remove_leftovers(request_.output_dir);  // an older checkpoint of this step, swapped out
-    result->removed = rotate(request_.output_dir, request_.save_total_limit, request_.best_step);
+    result->removed =
+        rotate(request_.output_dir, request_.save_total_limit, request_.best_step);
     at(SavePoint::rotated);
   } catch (const CommError&) {
     throw;

@@ -16,6 +16,7 @@
 
 #include "base/dtype.h"
 #include "base/json.h"
+#include "checkpoint/checked_file.h"
 #include "checkpoint/coordinator.h"
 #include "checkpoint/manifest.h"
 #include "host/stream_writer.h"
@@ -54,6 +55,7 @@ struct SaveRequest {
   int64_t save_total_limit = 0;           // checkpoints to keep; 0: all
   std::optional<int64_t> best_step = {};  // of one that is kept in any case
   host::WriteOptions write = {};
+  int64_t block_bytes = kBlockBytes;             // of which each gets a hash
   std::function<void(SavePoint)> at_point = {};  // may be empty
 };
 
@@ -98,6 +100,7 @@ class CheckpointWriter {
   void at(SavePoint point);
   void prepare_output(const std::vector<std::string>& announcements);
   void make_folder();
+  void write_list();
   std::string rank_report() const;
   void publish(const std::vector<std::string>& reports, const Json& state, SaveResult* result);
   void clean_up(SaveResult* result);
@@ -111,6 +114,7 @@ class CheckpointWriter {
   std::unique_ptr<host::StreamWriter> file_;
   size_t next_ = 0;  // into pieces_
   int64_t header_bytes_ = 0;
+  FileRecord record_;  // of file_, once its list is written
   std::vector<FileRecord> included_;
   std::string problem_;  // "" while all is well on this rank
   bool committed_ = false;

@@ -39,7 +39,8 @@ void StreamWriter::Release::operator()(std::byte* memory) const { std::free(memo
 StreamWriter::StreamWriter(const std::filesystem::path& path, const WriteOptions& options)
     : file_(File::create(path)),
       buffer_bytes_(options.buffer_bytes),
-      num_buffers_(options.num_buffers) {
+      num_buffers_(options.num_buffers),
+      hasher_(options.hash_block_bytes > 0 ? options.hash_block_bytes : INT64_MAX) {
   check(buffer_bytes_ > 0 && buffer_bytes_ % kBlock == 0 && num_buffers_ >= 2,
         "{} buffers of {} bytes", num_buffers_, buffer_bytes_);
   const auto bytes = static_cast<size_t>(checked_mul(buffer_bytes_, num_buffers_));

@@ -24,6 +24,7 @@ struct WriteOptions {
   PageCache page_cache = PageCache::automatic;
   int64_t buffer_bytes = int64_t{4} << 20;  // a multiple of 4096
   int num_buffers = 4;
+  int64_t hash_block_bytes = 0;  // of which each gets a hash; 0: one hash of all
 };
 
 /// Memory: buffer_bytes * num_buffers. One caller thread. After an error every call throws the same
@@ -42,9 +43,9 @@ class StreamWriter {
   /// Writes what is left, fsyncs and closes.
   void finish();
 
-  /// Bytes taken so far, and their hash.
+  /// Bytes taken so far, and the hashes of their blocks: one hash where hash_block_bytes is 0.
   int64_t bytes() const { return bytes_; }
-  Hash128 hash() const { return hasher_.digest(); }
+  std::vector<Hash128> hashes() const { return hasher_.digests(); }
   /// "io_uring" or "threads", then ", direct" when the page cache is bypassed.
   std::string description() const;
 
@@ -70,7 +71,7 @@ class StreamWriter {
   int64_t filled_ = 0;  // bytes in it
   int64_t sent_ = 0;    // bytes handed to the queue
   int64_t bytes_ = 0;
-  Hasher hasher_;
+  BlockHasher hasher_;
   std::string error_;
 };
 

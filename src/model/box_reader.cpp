@@ -42,12 +42,17 @@ std::vector<Span> join(const std::vector<mesh::Run>& runs, int64_t most) {
 
 }  // namespace
 
-int64_t read_shared_box(const StoredBox& stored, const mesh::Box& box, float* out) {
+int64_t read_shared_box(const StoredBox& stored, const mesh::Box& box, float* out,
+                        const SeeBytes& see) {
   const int64_t element = size_of(stored.dtype);
   const int64_t most = kStaging / element;
   const std::vector<mesh::Run> runs = mesh::copy_runs(stored.box, box);
   std::unique_ptr<std::byte[]> staging;
   int64_t bytes_read = 0;
+  const auto read = [&](void* to, int64_t bytes, int64_t offset) {
+    stored.file->read_at(to, bytes, offset);
+    if (see) see(static_cast<const std::byte*>(to), bytes, offset);
+  };
   for (const Span& span : join(runs, most)) {
     const int64_t count = span.end - span.begin;
     const int64_t offset = stored.offset + span.begin * element;
@@ -55,7 +60,7 @@ int64_t read_shared_box(const StoredBox& stored, const mesh::Box& box, float* ou
     const mesh::Run& only = runs[span.first];
     const bool single = span.last == span.first + 1;
     if (single && stored.dtype == DType::f32) {
-      stored.file->read_at(out + only.to, count * element, offset);
+      read(out + only.to, count * element, offset);
       continue;
     }
     if (staging == nullptr) {
@@ -63,7 +68,7 @@ int64_t read_shared_box(const StoredBox& stored, const mesh::Box& box, float* ou
     }
     for (int64_t done = 0; done < count; done += most) {  // a joined span fits in one turn
       const int64_t part = std::min(most, count - done);
-      stored.file->read_at(staging.get(), part * element, offset + done * element);
+      read(staging.get(), part * element, offset + done * element);
       if (single) {
         convert_to_f32(stored.dtype, staging.get(), part, out + only.to + done);
         continue;

@@ -62,6 +62,14 @@ std::string shape_text(const std::vector<int64_t>& shape) {
 
 }  // namespace
 
+std::vector<ExpectedTensor> expected_tensors(const ModelGraph& model) {
+  std::vector<ExpectedTensor> tensors;
+  for (const Parameter& parameter : model.parameters) {
+    tensors.push_back({parameter.name, parameter.shape});
+  }
+  return tensors;
+}
+
 HfWeights::HfWeights(const std::filesystem::path& folder) : folder_(folder) {
   const auto holds = [&](std::string_view name) {
     std::error_code unreadable;  // counts as absent; opening something would say why

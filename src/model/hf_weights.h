@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "mesh/box.h"
+#include "model/graph.h"
 #include "model/safetensors.h"
 
 namespace trireme::model {
@@ -21,6 +22,9 @@ struct ExpectedTensor {
   std::string name;
   std::vector<int64_t> shape;
 };
+
+/// Of all parameters.
+std::vector<ExpectedTensor> expected_tensors(const ModelGraph& model);
 
 class HfWeights {
  public:

@@ -22,7 +22,7 @@ constexpr size_t kMaxName = 512;
 struct DTypeRow {
   std::string_view name;
   int64_t bits;
-  std::optional<DType> dtype;
+  std::optional<DType> dtype;  // that is written here; u8 is not read
 };
 constexpr std::array<DTypeRow, 15> kDTypes = {{{"F32", 32, DType::f32},
                                                {"BF16", 16, DType::bf16},
@@ -37,7 +37,7 @@ constexpr std::array<DTypeRow, 15> kDTypes = {{{"F32", 32, DType::f32},
                                                {"U64", 64, std::nullopt},
                                                {"U32", 32, std::nullopt},
                                                {"U16", 16, std::nullopt},
-                                               {"U8", 8, std::nullopt},
+                                               {"U8", 8, DType::u8},
                                                {"BOOL", 8, std::nullopt}}};
 
 /// Turns the events of the header into tensors; relative offsets are kept in TensorInfo::offset.
@@ -108,7 +108,7 @@ class HeaderReader : public JsonEvents {
     });
     if (row == kDTypes.end())
       fail(fmt::format("an unknown dtype '{}'", printable(tensor.dtype_name)));
-    tensor.dtype = row->dtype;
+    if (row->dtype != DType::u8) tensor.dtype = row->dtype;
     if (offsets_[0] > offsets_[1]) fail("data_offsets that run backwards");
     int64_t bits = row->bits;
     for (const int64_t dim : tensor.shape) {

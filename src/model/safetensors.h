@@ -20,13 +20,13 @@ namespace trireme::model {
 struct TensorInfo {
   std::string name;
   std::string dtype_name;      // "F32", "BF16", "I64", ...
-  std::optional<DType> dtype;  // of what can be read and written here: f32, bf16, f16
+  std::optional<DType> dtype;  // of what can be read here: f32, bf16, f16
   std::vector<int64_t> shape;
   int64_t offset = 0;  // of the first byte in the file
   int64_t bytes = 0;
 };
 
-/// A name, a shape and a dtype to write. f32, bf16 or f16.
+/// A name, a shape and a dtype to write. f32, bf16, f16 or u8.
 struct TensorSpec {
   std::string name;
   DType dtype = DType::f32;

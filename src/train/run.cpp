@@ -222,18 +222,16 @@ class Run {
   }
 
   void load() {
-    const std::optional<std::filesystem::path> folder = resume_folder();
-    if (folder) {
-      CheckpointSource source(*folder);
-      for (const std::string& sentence : differences(source.state().at("run"), run_description_)) {
+    if (!config_.resume_from_checkpoint.empty()) {
+      const checkpoint::FoundCheckpoint found = load_checkpoint();
+      for (const std::string& sentence : found.skipped) say(sentence);
+      for (const std::string& sentence :
+           differences(found.manifest.state.at("run"), run_description_)) {
         say("resume: " + sentence);
       }
-      source.check_fits(model_, config_.optim);
-      const std::string converted = source.conversion(session_.plan().state);
+      const std::string converted = conversion(found, session_.plan().state);
       if (!converted.empty()) say("resume: " + converted);
-      take_history(source);
-      choose(source.state().value("algorithms", std::string()));
-      fill(source, [this] { prepare(); });
+      take_history(found);
       return;
     }
     choose("");
@@ -246,22 +244,44 @@ class Run {
     }
   }
 
-  /// What the run had come to when it saved.
-  void take_history(const CheckpointSource& source) {
-    const std::filesystem::path folder = source.folder();
-    if (source.only_model()) {
-      throw ConfigError("resume_from_checkpoint", folder.string(),
-                        "it holds only the model (save_only_model); to start from its weights give "
-                        "it as --model_name_or_path");
+  /// The state of the checkpoint that was asked for. Files are checked while they are read, so a
+  /// damaged one is found when the arenas hold its values: the next one then takes their place.
+  checkpoint::FoundCheckpoint load_checkpoint() {
+    const auto use = [this](checkpoint::CheckpointReader& reader) {
+      CheckpointSource source(reader);
+      if (source.only_model()) {
+        throw ConfigError("resume_from_checkpoint", source.folder().string(),
+                          "it holds only the model (save_only_model); to start from its weights "
+                          "give it as --model_name_or_path");
+      }
+      source.check_fits(model_, config_.optim);
+      first_step_ = source.step();
+      choose(source.state().value("algorithms", std::string()));
+      fill(source, [this] { prepare(); });
+    };
+    const std::string& asked = config_.resume_from_checkpoint;
+    if (asked != "true") {
+      return checkpoint::open_named(asked, "resume_from_checkpoint", ranks_, use);
     }
-    first_step_ = source.step();
-    evaluated_step_ = source.state().value("evaluated_step", int64_t{-1});
-    if (const Json best = source.state().value("best", Json()); !best.is_null()) {
+    const auto found = checkpoint::find_newest(config_.output_dir, ranks_, use);
+    if (found) return *found;
+    throw ConfigError("resume_from_checkpoint", "true",
+                      fmt::format("there is no checkpoint in {}; name one, or leave this out to "
+                                  "start afresh",
+                                  config_.output_dir));
+  }
+
+  /// What the run had come to when it saved.
+  void take_history(const checkpoint::FoundCheckpoint& found) {
+    const Json& state = found.manifest.state;
+    evaluated_step_ = state.value("evaluated_step", int64_t{-1});
+    if (const Json best = state.value("best", Json()); !best.is_null()) {
       best_ = {best.at("step"), best.at("metric"), best.at("checkpoint")};
     }
+    const std::filesystem::path file = found.folder / kTrainerState;
     std::error_code ignored;
-    if (ranks_.rank() == 0 && std::filesystem::exists(folder / kTrainerState, ignored)) {
-      saved_state_ = read_json(folder / kTrainerState, {.max_bytes = int64_t{1} << 30});
+    if (ranks_.rank() == 0 && std::filesystem::exists(file, ignored)) {
+      saved_state_ = read_json(file, {.max_bytes = int64_t{1} << 30});
     }
   }
 
@@ -272,21 +292,6 @@ class Run {
     } catch (const DataError& error) {
       throw DeviceError(fmt::format("rank {}: {}", ranks_.rank(), error.what()));
     }
-  }
-
-  std::optional<std::filesystem::path> resume_folder() {
-    const std::string& asked = config_.resume_from_checkpoint;
-    if (asked.empty()) return std::nullopt;
-    if (asked != "true") return checkpoint::open_named(asked, "resume_from_checkpoint", ranks_);
-    const auto found = checkpoint::find_newest(config_.output_dir, ranks_);
-    if (!found) {
-      throw ConfigError("resume_from_checkpoint", "true",
-                        fmt::format("there is no checkpoint in {}; name one, or leave this out to "
-                                    "start afresh",
-                                    config_.output_dir));
-    }
-    for (const std::string& sentence : found->skipped) say(sentence);
-    return found->folder;
   }
 
   metrics::RunFacts facts() const {
@@ -484,11 +489,11 @@ class Run {
   /// From here on the session holds the model of the best checkpoint, and no optimizer state.
   void load_best() {
     if (!best_step()) return say("note: no evaluation had a loss, the last model is kept");
-    const auto folder =
-        checkpoint::open_named(checkpoint_path(best_->step), "load_best_model_at_end", ranks_);
+    const std::string folder = checkpoint_path(best_->step);
+    checkpoint::open_named(folder, "load_best_model_at_end", ranks_);
     FolderSource source(folder, session_.plan().model);
     fill(source);
-    say(fmt::format("Loaded the best model, {} (eval_loss {})", folder.string(),
+    say(fmt::format("Loaded the best model, {} (eval_loss {})", folder,
                     metrics::significant(best_->metric, 6)));
     if (best_->step != steps_done()) evaluated_step_ = -1;
   }

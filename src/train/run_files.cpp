@@ -7,13 +7,13 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <map>
 #include <memory>
 #include <string_view>
 #include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "checkpoint/fit.h"
 #include "checkpoint/hf_export.h"
 #include "checkpoint/hf_shared_writer.h"
 #include "config/words.h"
@@ -173,50 +173,14 @@ void CheckpointSource::check_fits(const model::ModelGraph& model,
                                   "its optim, or start from its weights with --model_name_or_path",
                                   folder().string()));
   }
-  std::map<std::string_view, const std::vector<int64_t>*> shapes;
-  for (const model::Parameter& parameter : model.parameters) {
-    shapes.emplace(parameter.name, &parameter.shape);
-  }
-  const std::vector<checkpoint::TensorEntry>& saved = reader_.manifest().tensors;
-  std::string problem;
-  for (const checkpoint::TensorEntry& tensor : saved) {
-    const auto found = shapes.find(tensor.name);
-    if (found == shapes.end()) {
-      problem = fmt::format("its '{}' is not in this model", tensor.name);
-    } else if (*found->second != tensor.shape) {
-      problem = fmt::format("its '{}' has shape ({}), in this model ({})", tensor.name,
-                            fmt::join(tensor.shape, ", "), fmt::join(*found->second, ", "));
-    }
-    if (!problem.empty()) break;
-  }
-  if (problem.empty() && saved.size() < shapes.size()) {
-    problem =
-        fmt::format("it has {} of the {} parameters of this model", saved.size(), shapes.size());
-  }
+  const std::string problem =
+      checkpoint::misfit(reader_.manifest(), model::expected_tensors(model));
   if (problem.empty()) return;
   throw ConfigError(
       "resume_from_checkpoint", folder().string(),
       fmt::format("it is of another model: {}; give the model_name_or_path of the run "
                   "that saved it, or another output_dir",
                   problem));
-}
-
-std::string CheckpointSource::conversion(const plan::State& state) const {
-  std::string sentence;
-  const auto add = [&](plan::Plane plane, std::string_view what, DType kept) {
-    const checkpoint::Manifest& manifest = reader_.manifest();
-    const int64_t index = manifest.find_plane(name_of(plane));
-    if (index < 0 || manifest.planes[static_cast<size_t>(index)].dtype == kept) return;
-    sentence += fmt::format(
-        "{}its {} {}", sentence.empty() ? "" : ", ", what,
-        kept == DType::f32 ? "become float32 as they are" : "are rounded to the nearest bfloat16");
-  };
-  add(plan::Plane::master, "masters", state.masters);
-  const bool has_moments = std::any_of(state.groups.begin(), state.groups.end(),
-                                       [](const auto& group) { return group.exp_avg >= 0; });
-  if (has_moments) add(plan::Plane::exp_avg, "moments", state.moments);
-  if (sentence.empty()) return "";
-  return fmt::format("{}: {}", folder().filename().string(), sentence);
 }
 
 void CheckpointSource::read(const model::Parameter& parameter, plan::Plane plane,
@@ -230,6 +194,24 @@ void CheckpointSource::read_control(std::span<double> control) {
   for (const auto& [name, field] : kKept) {
     control[static_cast<size_t>(ops::index(field))] = saved.at(std::string(name)).get<double>();
   }
+}
+
+std::string conversion(const checkpoint::FoundCheckpoint& found, const plan::State& state) {
+  std::string sentence;
+  const auto add = [&](plan::Plane plane, std::string_view what, DType kept) {
+    const checkpoint::Manifest& manifest = found.manifest;
+    const int64_t index = manifest.find_plane(name_of(plane));
+    if (index < 0 || manifest.planes[static_cast<size_t>(index)].dtype == kept) return;
+    sentence += fmt::format(
+        "{}its {} {}", sentence.empty() ? "" : ", ", what,
+        kept == DType::f32 ? "become float32 as they are" : "are rounded to the nearest bfloat16");
+  };
+  add(plan::Plane::master, "masters", state.masters);
+  const bool has_moments = std::any_of(state.groups.begin(), state.groups.end(),
+                                       [](const auto& group) { return group.exp_avg >= 0; });
+  if (has_moments) add(plan::Plane::exp_avg, "moments", state.moments);
+  if (sentence.empty()) return "";
+  return fmt::format("{}: {}", found.folder.filename().string(), sentence);
 }
 
 void check_output_dir(const std::string& output_dir) {

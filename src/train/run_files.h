@@ -19,8 +19,8 @@ namespace trireme::train {
 /// The state of a checkpoint, whatever layout saved it.
 class CheckpointSource final : public StateSource {
  public:
-  /// `folder` was verified by find_newest or open_named.
-  explicit CheckpointSource(const std::filesystem::path& folder) : reader_(folder) {}
+  /// `reader` is borrowed, and checked when all was read.
+  explicit CheckpointSource(checkpoint::CheckpointReader& reader) : reader_(reader) {}
   const std::filesystem::path& folder() const { return reader_.folder(); }
   int64_t step() const { return reader_.step(); }
   /// Whether it was saved with only_model.
@@ -29,15 +29,16 @@ class CheckpointSource final : public StateSource {
   /// ConfigError when it is of another model (other parameters, or other shapes), or of an
   /// optimizer that kept no moments where this run needs them.
   void check_fits(const model::ModelGraph& model, config::Optimizer optimizer) const;
-  /// One sentence about planes that the run keeps in another type than the checkpoint; "" for none.
-  std::string conversion(const plan::State& state) const;
   void read(const model::Parameter& parameter, plan::Plane plane, const mesh::Box& box,
             float* out) override;
   void read_control(std::span<double> control) override;
 
  private:
-  checkpoint::CheckpointReader reader_;
+  checkpoint::CheckpointReader& reader_;
 };
+
+/// One sentence about planes that the run keeps in another type than the checkpoint; "" for none.
+std::string conversion(const checkpoint::FoundCheckpoint& found, const plan::State& state);
 
 /// As Hugging Face calls what metrics/trainer_state.h writes.
 inline constexpr std::string_view kTrainerState = "trainer_state.json";

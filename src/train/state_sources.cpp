@@ -21,15 +21,11 @@ void FreshSource::read_control(std::span<double> control) {
 
 FolderSource::FolderSource(const std::filesystem::path& folder, const model::ModelGraph& model)
     : weights_(folder) {
-  std::vector<model::ExpectedTensor> expected;
-  for (const model::Parameter& parameter : model.parameters) {
-    expected.push_back({parameter.name, parameter.shape});
-  }
   static constexpr std::array<std::string_view, 1> kTiedHead = {"lm_head.weight"};
   const std::span<const std::string_view> tolerated =
       model.config.tie_word_embeddings ? std::span<const std::string_view>(kTiedHead)
                                        : std::span<const std::string_view>();
-  weights_.check_against(expected, tolerated);
+  weights_.check_against(model::expected_tensors(model), tolerated);
 }
 
 void FolderSource::read_master(const model::Parameter& parameter, const mesh::Box& box,

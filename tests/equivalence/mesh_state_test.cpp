@@ -241,7 +241,7 @@ TEST(MeshCheckpoints, OfAnyLayoutLoadInAnyOther) {
                                to.tp, to.pp, to.dp));
       RigOptions other = options_of(to, true);
       other.steps = other.first_step = kSaved;
-      other.source = [&] { return std::make_unique<train::CheckpointSource>(saver.folder()); };
+      other.source = [&] { return std::make_unique<SavedSource>(saver.folder()); };
       expect_equal_state(train(other), saved);
     }
     model::HfWeights weights(saver.folder());

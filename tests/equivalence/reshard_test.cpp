@@ -111,7 +111,7 @@ TEST_P(Reshard, FilesContinue) {
 
     RigOptions other = options_of(GetParam(), bf16);
     other.first_step = kSaved;
-    other.source = [&] { return std::make_unique<train::CheckpointSource>(saver.folder()); };
+    other.source = [&] { return std::make_unique<SavedSource>(saver.folder()); };
     const RigResult rest = train(other);
     expect_same_losses(rest, unbroken, bf16 ? 1e-4 : 1e-6);
     other.steps = kSaved;
@@ -130,7 +130,7 @@ TEST(Reshard, TheSameLayoutContinuesBitForBit) {
     expect_identical(train(options), unbroken);
     options.after_step = nullptr;
     options.first_step = kSaved;
-    options.source = [&] { return std::make_unique<train::CheckpointSource>(saver.folder()); };
+    options.source = [&] { return std::make_unique<SavedSource>(saver.folder()); };
     RigResult rest = train(options);
     rest.steps.insert(rest.steps.begin(), unbroken.steps.begin(), unbroken.steps.begin() + kSaved);
     expect_identical(rest, unbroken);

@@ -38,4 +38,19 @@ struct CheckpointSaver {
   int64_t step;
 };
 
+/// A checkpoint as a source of its own.
+class SavedSource final : public train::StateSource {
+ public:
+  explicit SavedSource(const std::filesystem::path& folder) : reader_(folder), source_(reader_) {}
+  void read(const model::Parameter& parameter, plan::Plane plane, const mesh::Box& box,
+            float* out) override {
+    source_.read(parameter, plane, box, out);
+  }
+  void read_control(std::span<double> control) override { source_.read_control(control); }
+
+ private:
+  checkpoint::CheckpointReader reader_;
+  train::CheckpointSource source_;
+};
+
 }  // namespace trireme::testing

@@ -40,7 +40,9 @@ int run_child(const std::function<void()>& body) {
 }
 
 void save_good(const std::filesystem::path& folder, int64_t step) {
-  const auto errors = save_on_threads({.output_dir = folder, .step = step}, kRanks);
+  // Small blocks, so that files have many.
+  const auto errors =
+      save_on_threads({.output_dir = folder, .step = step, .block_bytes = 512}, kRanks);
   ASSERT_EQ(errors, std::vector<std::string>(kRanks));
 }
 
@@ -242,13 +244,27 @@ class DamageTest : public testing::Test {
   }
   std::filesystem::path newest() const { return folder_ / "checkpoint-2"; }
 
-  /// All ranks skip checkpoint-2, saying why, and take checkpoint-1.
+  /// All ranks skip checkpoint-2, saying why, and load checkpoint-1, cut as it was saved or
+  /// otherwise.
   void expect_fallback(const std::string& file, const std::string& what) {
+    expect_fallback(file, what, random_cut(kRanks, ++cuts_ % 2 == 0 ? 1 : cuts_),
+                    [](Coordinator&, CheckpointReader&, const auto& read) { return read(); });
+  }
+  /// `around(ranks, reader, read)` returns read().
+  template <typename Around>
+  void expect_fallback(const std::string& file, const std::string& what, const Cut& cut,
+                       const Around& around) {
     std::vector<std::string> skipped(kRanks);
     const auto errors = test::run_ranks(kRanks, [&](Coordinator& ranks) {
-      const auto found = find_newest(folder_.path(), ranks);
+      const auto& mine = cut[static_cast<size_t>(ranks.rank())];
+      std::vector<std::vector<float>> loaded;
+      const auto found = find_newest(folder_.path(), ranks, [&](CheckpointReader& reader) {
+        loaded = around(ranks, reader, [&] { return read_boxes(reader, mine); });
+      });
       ASSERT_TRUE(found.has_value());
       EXPECT_EQ(found->folder.filename(), "checkpoint-1") << what;
+      EXPECT_EQ(found->manifest.step, 1);
+      EXPECT_EQ(loaded, sample_boxes(1, mine));
       if (found->skipped.size() == 1) {
         skipped[static_cast<size_t>(ranks.rank())] = found->skipped[0];
       }
@@ -259,6 +275,7 @@ class DamageTest : public testing::Test {
     EXPECT_EQ(skipped, std::vector<std::string>(kRanks, skipped[0]));
   }
   TempFolder folder_;
+  uint32_t cuts_ = 0;
 };
 
 TEST_F(DamageTest, AnyFlippedByteOfAnyFileIsFound) {
@@ -275,6 +292,24 @@ TEST_F(DamageTest, AnyFlippedByteOfAnyFileIsFound) {
     }
     overwrite(newest() / name, good);
   }
+  EXPECT_EQ(newest_whole_step(folder_.path()), 2);
+}
+
+/// What one rank alone read wrongly must not be trained from by any: not by it, nor by the others.
+TEST_F(DamageTest, WhatOneRankAloneSawCountsForAll) {
+  const Cut cut = random_cut(kRanks, 1);
+  const std::string name = "rank-00001-of-00003.safetensors";
+  const std::string good = bytes_of(newest() / name);
+  std::string bad = good;
+  bad[good.size() / 2] ^= 4;
+  const auto rank_1_sees_it = [&](Coordinator& ranks, CheckpointReader& reader, const auto& read) {
+    if (ranks.rank() != 1 || reader.step() != 2) return read();
+    overwrite(newest() / name, bad);
+    auto values = read();
+    overwrite(newest() / name, good);  // good again when the ranks check what nobody read
+    return values;
+  };
+  expect_fallback(name, "flipped for one rank", cut, rank_1_sees_it);
   EXPECT_EQ(newest_whole_step(folder_.path()), 2);
 }
 
@@ -328,10 +363,15 @@ TEST_F(DamageTest, HostileManifests) {
     overwrite(newest() / kManifestName, "{\"xxh3\": \"" + to_hex(hash128(body)) + "\",\n" + body);
     return message_of<DataError>([&] { CheckpointReader reader(newest()); });
   };
-  EXPECT_EQ(with("\"version\": 1", "\"version\": 1"), "");
+  EXPECT_EQ(with("\"version\": 2", "\"version\": 2"), "");
   const std::vector<std::pair<std::string, std::string>> changes = {
       {"rank-00000-of", "../rank-00000-of"},
-      {"\"version\": 1", "\"version\": 2"},
+      {"\"version\": 2", "\"version\": 3"},
+      {"\"version\": 2", "\"version\": 0"},
+      {"\"list\": [512, ", "\"list\": [100, "},
+      {"\"list\": [512, ", "\"list\": [0, "},
+      {"\"list\": [512, ", "\"list\": [1, 512, "},
+      {"\"list\": [512, ", "\"list\": [512, 9"},
       {"trireme checkpoint", "another"},
       {"\"step\": 2", "\"step\": -2"},
       {"\"boxes\": [[0, 0, ", "\"boxes\": [[99, 0, "},

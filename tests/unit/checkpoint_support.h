@@ -102,6 +102,33 @@ inline SaveResult save_sample(const SaveRequest& request, const Cut& cut, Coordi
   return writer.commit(sample_state(request.step));
 }
 
+/// One rank's boxes of a checkpoint, as sample_boxes() has them for its step.
+inline std::vector<std::vector<float>> read_boxes(CheckpointReader& reader,
+                                                  const std::vector<std::vector<mesh::Box>>& mine) {
+  std::vector<std::vector<float>> all;
+  for (size_t p = 0; p < sample_planes().size(); ++p) {
+    for (size_t t = 0; t < mine.size(); ++t) {
+      for (const mesh::Box& box : mine[t]) {
+        std::vector<float>& values = all.emplace_back(static_cast<size_t>(box.size()));
+        reader.read(sample_tensors()[t].name, sample_planes()[p], sample_tensors()[t].shape, box,
+                    values.data());
+      }
+    }
+  }
+  return all;
+}
+
+inline std::vector<std::vector<float>> sample_boxes(
+    int64_t step, const std::vector<std::vector<mesh::Box>>& mine) {
+  std::vector<std::vector<float>> all;
+  for (size_t p = 0; p < sample_planes().size(); ++p) {
+    for (size_t t = 0; t < mine.size(); ++t) {
+      for (const mesh::Box& box : mine[t]) all.push_back(sample_box(step, t, p, box));
+    }
+  }
+  return all;
+}
+
 /// "" when the checkpoint holds the sample state of its step; else the first difference.
 inline std::string sample_difference(const std::filesystem::path& folder) {
   CheckpointReader reader(folder);

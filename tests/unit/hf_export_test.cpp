@@ -162,7 +162,11 @@ TEST(HfExport, CheckpointBecomesAModelFolder) {
   write_new_file(folder / "model" / "config.json", "{\"torch_dtype\": \"float32\"}");
   ASSERT_EQ(save_on_threads({.output_dir = folder.path(), .step = 2}, 3),
             std::vector<std::string>(3));
-  export_checkpoint(folder / "checkpoint-2", folder / "model", folder / "out", DType::f32,
+  ExportedModel model{folder / "model", {}};
+  for (const SampleTensor& tensor : sample_tensors()) {
+    model.tensors.push_back({tensor.name, tensor.shape});
+  }
+  export_checkpoint(folder / "checkpoint-2", model, folder / "out", DType::f32,
                     {.max_shard_bytes = 4000});
   model::HfWeights weights(folder / "out");
   for (size_t t = 0; t < sample_tensors().size(); ++t) {
@@ -171,6 +175,24 @@ TEST(HfExport, CheckpointBecomesAModelFolder) {
     weights.read_box(sample_tensors()[t].name, box, values.data());
     EXPECT_EQ(values, sample_box(2, t, 0, box));
   }
+
+  model.tensors.back().shape = {2};
+  const auto export_again = [&] {
+    export_checkpoint(folder / "checkpoint-2", model, folder / "other", DType::f32);
+  };
+  EXPECT_EQ(message_of<ConfigError>(export_again),
+            "MODEL_DIR = " + (folder / "model").string() + ": " +
+                (folder / "checkpoint-2").string() +
+                " is of another model: its 'scale' has shape (), in this model (2); give the "
+                "model_name_or_path of the run that saved it");
+  model.tensors.back().shape = {};
+  const auto file = folder / "checkpoint-2" / "rank-00001-of-00003.safetensors";
+  std::string bytes = read_text_file(file, 1 << 20);
+  bytes[bytes.size() / 2] ^= 1;
+  replace_file(file, bytes);
+  EXPECT_NE(message_of<DataError>(export_again).find("rank-00001-of-00003.safetensors is damaged"),
+            std::string::npos);
+  EXPECT_TRUE(list_folder(folder / "other").empty()) << "nothing half-made";
 }
 
 }  // namespace

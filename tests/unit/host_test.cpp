@@ -68,7 +68,7 @@ TEST_P(StreamWriterTest, WritesWhatItWasGiven) {
     }
     writer.finish();
     EXPECT_EQ(writer.bytes(), bytes);
-    EXPECT_EQ(writer.hash(), hash128(text));
+    EXPECT_EQ(writer.hashes(), std::vector{hash128(text)});
     EXPECT_EQ(read_text_file(path, 1 << 20), text) << bytes << " " << writer.description();
   }
 }
