@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cstdio>
 #include <optional>
 #include <utility>
@@ -20,9 +19,11 @@ namespace {
 /// A job that its launcher starts again goes on where it was, as if told to.
 void resume_after_restart(config::ParseResult& parsed) {
   std::string& resume = parsed.config.resume_from_checkpoint;
-  const auto folders = checkpoint::list_folders(parsed.config.output_dir);
-  const bool can = std::ranges::any_of(folders, [](const auto& each) { return each.has_manifest; });
-  if (!resume.empty() || !can) return;
+  const std::string& output_dir = parsed.config.output_dir;
+  if (!resume.empty()) return;
+  if (checkpoint::folders_of_run(output_dir, checkpoint::current_run(output_dir), true).empty()) {
+    return;
+  }
   resume = "true";
   parsed.notices.push_back(
       "resume_from_checkpoint is true: the launcher has started this job again");

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <random>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -19,6 +20,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "checkpoint-";
 constexpr std::string_view kPointer = "latest";
+constexpr std::string_view kRun = "run_id";
 
 std::optional<int64_t> step_of(std::string_view name) {
   if (!name.starts_with(kPrefix)) return std::nullopt;
@@ -30,14 +32,29 @@ std::optional<int64_t> step_of(std::string_view name) {
   return step;
 }
 
+/// The only line of a small file; nullopt when it cannot be read.
+std::optional<std::string> line_of(const fs::path& path) {
+  try {
+    std::string line = read_text_file(path, 4096);
+    while (!line.empty() && (line.back() == '\n' || line.back() == '\r')) line.pop_back();
+    return line;
+  } catch (const std::exception&) {
+    return std::nullopt;  // it only saves a guess
+  }
+}
+
 /// The step that `latest` names; nullopt when there is none or it makes no sense.
 std::optional<int64_t> pointed_step(const fs::path& output_dir) {
+  const auto name = line_of(output_dir / kPointer);
+  return name ? step_of(*name) : std::nullopt;
+}
+
+/// nullopt without a sound manifest.
+std::optional<std::string> run_of(const fs::path& checkpoint) {
   try {
-    std::string name = read_text_file(output_dir / kPointer, 4096);
-    while (!name.empty() && (name.back() == '\n' || name.back() == '\r')) name.pop_back();
-    return step_of(name);
+    return read_manifest(checkpoint).run;
   } catch (const std::exception&) {
-    return std::nullopt;  // a pointer only saves a guess
+    return std::nullopt;
   }
 }
 
@@ -67,8 +84,61 @@ std::vector<CheckpointFolder> list_folders(const fs::path& output_dir) {
   return folders;
 }
 
+std::vector<CheckpointFolder> folders_of_run(const fs::path& output_dir, std::string_view run,
+                                             bool with_unreadable) {
+  std::vector<CheckpointFolder> folders = list_folders(output_dir);
+  std::erase_if(folders, [&](const CheckpointFolder& folder) {
+    if (!folder.has_manifest) return true;
+    const std::optional<std::string> its_run = run_of(folder.path);
+    return its_run ? *its_run != run : !with_unreadable;
+  });
+  return folders;
+}
+
+std::vector<CheckpointFolder> folders_of_other_runs(const fs::path& output_dir,
+                                                    std::string_view run) {
+  std::vector<CheckpointFolder> folders = list_folders(output_dir);
+  std::erase_if(folders, [&](const CheckpointFolder& folder) {
+    return !folder.has_manifest || run_of(folder.path).value_or(std::string(run)) == run;
+  });
+  return folders;
+}
+
+std::string new_run_id() {
+  std::random_device device;
+  return fmt::format("{:08x}{:08x}", device(), device());
+}
+
+std::string current_run(const fs::path& output_dir) {
+  if (const auto run = line_of(output_dir / kRun)) return *run;
+  for (const CheckpointFolder& folder : list_folders(output_dir)) {
+    if (const auto run = run_of(folder.path)) return *run;
+  }
+  return "";
+}
+
+void begin_run(const fs::path& output_dir, std::string_view run) {
+  make_folders(output_dir);
+  replace_file(output_dir / kRun, fmt::format("{}\n", run));
+}
+
 void point_to(const fs::path& output_dir, int64_t step) {
   replace_file(output_dir / kPointer, folder_name(step) + "\n");
+}
+
+std::string set_aside(const fs::path& checkpoint, std::string_view run) {
+  std::error_code ignored;
+  if (!fs::exists(checkpoint, ignored)) return "";
+  const std::string its_run = run_of(checkpoint).value_or("unknown");
+  if (its_run == run) return "";
+  const std::string name = fmt::format("{}-of-{}", checkpoint.filename().string(),
+                                       its_run.empty() ? "earlier" : its_run);
+  fs::path aside = checkpoint.parent_path() / name;
+  for (int i = 2; fs::exists(aside, ignored); ++i) {
+    aside = checkpoint.parent_path() / fmt::format("{}-{}", name, i);
+  }
+  rename_path(checkpoint, aside);
+  return aside.filename().string();
 }
 
 void swap_into_place(const fs::path& temporary, const fs::path& final_path) {
@@ -102,11 +172,10 @@ void remove_leftovers(const fs::path& output_dir) {
   }
 }
 
-std::vector<std::string> rotate(const fs::path& output_dir, int64_t limit,
+std::vector<std::string> rotate(const fs::path& output_dir, std::string_view run, int64_t limit,
                                 std::optional<int64_t> best_step) {
   if (limit <= 0) return {};
-  std::vector<CheckpointFolder> folders = list_folders(output_dir);
-  std::erase_if(folders, [](const CheckpointFolder& folder) { return !folder.has_manifest; });
+  std::vector<CheckpointFolder> folders = folders_of_run(output_dir, run);
   const auto best = std::ranges::find(folders, best_step, [](const CheckpointFolder& folder) {
     return std::optional(folder.step);
   });

@@ -1,10 +1,15 @@
 // The folders of one output_dir: checkpoint-N, the pointer file `latest`, half-written ones.
+//
+// A run that starts afresh has an id, which its manifests carry, as do those of every run that goes
+// on from them; `run_id` names the run that output_dir is used by. Checkpoints of other runs are
+// neither taken instead of a damaged one nor removed.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace trireme::checkpoint {
@@ -23,8 +28,29 @@ std::string folder_name(int64_t step);  // "checkpoint-500"
 /// has none.
 std::vector<CheckpointFolder> list_folders(const std::filesystem::path& output_dir);
 
+/// The checkpoints of one run, in the order of list_folders. Of an unreadable manifest nobody knows
+/// whose it is: such folders are listed when `with_unreadable`.
+std::vector<CheckpointFolder> folders_of_run(const std::filesystem::path& output_dir,
+                                             std::string_view run, bool with_unreadable = false);
+
+/// Those whose manifests name another run.
+std::vector<CheckpointFolder> folders_of_other_runs(const std::filesystem::path& output_dir,
+                                                    std::string_view run);
+
+/// 16 random hexadecimal digits.
+std::string new_run_id();
+/// What `run_id` says; without it, the run of the first checkpoint of list_folders; else "".
+std::string current_run(const std::filesystem::path& output_dir);
+/// Writes `run_id`, atomically and durably; makes output_dir.
+void begin_run(const std::filesystem::path& output_dir, std::string_view run);
+
 /// Writes `latest`, atomically and durably.
 void point_to(const std::filesystem::path& output_dir, int64_t step);
+
+/// Makes room for checkpoint-N of `run`: a folder that is not that run's gets the name
+/// checkpoint-N-of-OTHER, where a resume finds it when it is named. Returns that name; "" when
+/// there was none. Not yet durable.
+std::string set_aside(const std::filesystem::path& checkpoint, std::string_view run);
 
 /// Moves `temporary` to `final_path` in one step, also when a folder is there already: that one is
 /// then at `temporary`. Not yet durable: fsync the parent.
@@ -35,10 +61,10 @@ void swap_into_place(const std::filesystem::path& temporary,
 /// output_dir.
 void remove_leftovers(const std::filesystem::path& output_dir);
 
-/// Keeps `limit` checkpoints, the first of list_folders, and removes the others; that of
-/// `best_step` is among them, and one more than a limit of 1 where it is not the first. Folders
-/// without a manifest are not ours and stay. 0: keeps all. Returns the names removed.
-std::vector<std::string> rotate(const std::filesystem::path& output_dir, int64_t limit,
-                                std::optional<int64_t> best_step = {});
+/// Keeps `limit` checkpoints of a run, the first of list_folders, and removes the others; that of
+/// `best_step` is among them, and one more than a limit of 1 where it is not the first. What is of
+/// other runs or has no manifest stays. 0: keeps all. Returns the names removed.
+std::vector<std::string> rotate(const std::filesystem::path& output_dir, std::string_view run,
+                                int64_t limit, std::optional<int64_t> best_step = {});
 
 }  // namespace trireme::checkpoint

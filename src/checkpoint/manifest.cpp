@@ -136,6 +136,9 @@ Manifest parse(std::string_view body_text, const std::string& path) {
   }
   Manifest manifest;
   manifest.step = number(member(body, "step"), "'step'");
+  if (body.contains("run")) manifest.run = text(body["run"], "'run'");
+  if (!manifest.run.empty() && !is_plain_name(manifest.run))
+    throw DataError("'run' is no plain name");
   manifest.world_size = number(member(body, "world_size"), "'world_size'");
   manifest.state = member(body, "state");
   for (const Json& plane : list(body, "planes")) {
@@ -290,11 +293,12 @@ std::string format_manifest(const Manifest& manifest) {
   Json files = Json::array();
   for (const FileEntry& entry : manifest.files) files.push_back(to_json(entry));
   const std::string body = fmt::format(
-      "\"format\": \"{}\",\n\"version\": {},\n\"step\": {},\n\"world_size\": "
+      "\"format\": \"{}\",\n\"version\": {},\n\"step\": {},\n\"run\": {},\n\"world_size\": "
       "{},\n\"state\": {},\n"
       "\"planes\": {},\n\"tensors\": {},\n\"files\": {}\n}}\n",
-      kFormat, kVersion, manifest.step, manifest.world_size, dump_json(manifest.state),
-      dump_json(to_json(manifest.planes)), lines_of(tensors), lines_of(files));
+      kFormat, kVersion, manifest.step, dump_json(manifest.run), manifest.world_size,
+      dump_json(manifest.state), dump_json(to_json(manifest.planes)), lines_of(tensors),
+      lines_of(files));
   return fmt::format("{}{}{}{}", kHashBefore, to_hex(hash128(body)), kHashAfter, body);
 }
 

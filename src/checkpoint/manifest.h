@@ -67,6 +67,7 @@ struct FileEntry {
 
 struct Manifest {
   int64_t step = 0;
+  std::string run;         // the id of the run that saved (folders.h); "" before there were ids
   int64_t world_size = 0;  // of the run that saved
   std::vector<PlaneEntry> planes;
   std::vector<TensorEntry> tensors;

@@ -215,8 +215,8 @@ std::optional<FoundCheckpoint> find_newest(const std::filesystem::path& output_d
   std::string problem;
   if (ranks.rank() == 0) {
     try {
-      for (const CheckpointFolder& folder : list_folders(output_dir)) {
-        if (folder.has_manifest) listed.push_back(folder.path.filename().string());
+      for (const auto& folder : folders_of_run(output_dir, current_run(output_dir), true)) {
+        listed.push_back(folder.path.filename().string());
       }
     } catch (const std::exception& error) {
       problem = error.what();

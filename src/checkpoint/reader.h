@@ -82,7 +82,7 @@ struct FoundCheckpoint {
   std::vector<std::string> skipped;
 };
 
-/// Collective. The first checkpoint of list_folders that `use` read and
+/// Collective. The first checkpoint of output_dir's current run (folders.h) that `use` read and
 /// whose files are all there and as they were written. nullopt when it has none; DataError, listing
 /// the reasons, when it has some but none can be used.
 std::optional<FoundCheckpoint> find_newest(const std::filesystem::path& output_dir,

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::string_view kRow = "{:<24} {:>6} {:>6} {:>11}  {}\n";
 
-void add_row(const CheckpointFolder& folder, Report* report) {
+void add_row(const CheckpointFolder& folder, const std::string& run, Report* report) {
   const std::string name = folder.path.filename().string();
   if (!folder.has_manifest) {
     report->text += fmt::format(kRow, name, "-", "-", "-", "not a checkpoint of trireme");
@@ -23,7 +23,8 @@ void add_row(const CheckpointFolder& folder, Report* report) {
   try {
     const Manifest manifest = read_manifest(folder.path);
     report->text += fmt::format(kRow, name, manifest.world_size, manifest.files.size(),
-                                human_bytes(manifest.total_bytes()), "complete");
+                                human_bytes(manifest.total_bytes()),
+                                manifest.run == run ? "complete" : "complete, of another run");
   } catch (const std::runtime_error& error) {
     report->text += fmt::format(kRow, name, "-", "-", "-", error.what());
     report->good = false;
@@ -65,7 +66,8 @@ Report list_report(const std::filesystem::path& output_dir) {
   const std::vector<CheckpointFolder> folders = list_folders(output_dir);
   if (folders.empty()) return {fmt::format("no checkpoints in {}\n", output_dir.string()), true};
   report.text = fmt::format(kRow, "checkpoint", "ranks", "files", "size", "state");
-  for (const CheckpointFolder& folder : folders) add_row(folder, &report);
+  const std::string run = current_run(output_dir);
+  for (const CheckpointFolder& folder : folders) add_row(folder, run, &report);
   return report;
 }
 

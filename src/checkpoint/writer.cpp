@@ -268,6 +268,7 @@ void CheckpointWriter::publish(const std::vector<std::string>& reports, const Js
                                SaveResult* result) {
   Manifest manifest;
   manifest.step = request_.step;
+  manifest.run = request_.run;
   manifest.world_size = ranks_.world_size();
   manifest.state = state;
   ManifestBuilder builder(&manifest);
@@ -280,6 +281,7 @@ void CheckpointWriter::publish(const std::vector<std::string>& reports, const Js
   at(SavePoint::manifest_written);
   sync_folder(folder_);
   at(SavePoint::folder_synced);
+  result->set_aside = set_aside(final_path_, request_.run);
   swap_into_place(folder_, final_path_);
   at(SavePoint::renamed);
   sync_folder(request_.output_dir);
@@ -293,7 +295,7 @@ void CheckpointWriter::clean_up(SaveResult* result) {
     at(SavePoint::pointer_written);
     remove_leftovers(request_.output_dir);  // an older checkpoint of this step, swapped out
     result->removed =
-        rotate(request_.output_dir, request_.save_total_limit, request_.best_step);
+        rotate(request_.output_dir, request_.run, request_.save_total_limit, request_.best_step);
     at(SavePoint::rotated);
   } catch (const CommError&) {
     throw;

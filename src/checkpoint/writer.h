@@ -52,6 +52,7 @@ inline constexpr int kNumSavePoints = 10;
 struct SaveRequest {
   std::filesystem::path output_dir;  // made when absent
   int64_t step = 0;
+  std::string run = {};                   // its id (folders.h)
   int64_t save_total_limit = 0;           // checkpoints to keep; 0: all
   std::optional<int64_t> best_step = {};  // of one that is kept in any case
   host::WriteOptions write = {};
@@ -63,6 +64,7 @@ struct SaveResult {
   std::filesystem::path folder;
   int64_t total_bytes = 0;           // of all ranks
   std::vector<std::string> removed;  // names of old checkpoints; rank 0 only
+  std::string set_aside;             // where another run's checkpoint-N is now; rank 0 only
   std::string warning;               // published, but something after that failed; rank 0 only
 };
 

@@ -399,7 +399,7 @@ void append_output(Rows& rows) {
   rows.push_back(field("save_only_model", group, &RunConfig::save_only_model,
                        "checkpoints hold the Hugging Face model alone; no run resumes from them"));
   Option resume = field("resume_from_checkpoint", group, &RunConfig::resume_from_checkpoint,
-                        "checkpoint folder, or true for the last one in output_dir");
+                        "checkpoint folder, or true for the last one of the run in output_dir");
   resume.rule.kind = Kind::path;
   resume.bare = "true";
   resume.set = [](RunConfig& config, const Json& value) {

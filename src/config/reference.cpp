@@ -44,6 +44,7 @@ Everything that is wrong is told in one message, and the exit code is 2.
 |---|---|
 | `checkpoint-N/` | the state after update N, its Hugging Face model and `trainer_state.json` |
 | `latest` | the name of the newest checkpoint |
+| `run_id` | the run that this folder is used by |
 | `config.json`, `model.safetensors`, ... | at the end: the trained model, as a Hugging Face folder |
 | `run_config.json` | the effective configuration |
 | `metrics.jsonl` | one line an update and one an evaluation |
@@ -53,6 +54,12 @@ Everything that is wrong is told in one message, and the exit code is 2.
 
 A resumed run cuts the logs back to its checkpoint and goes on, so that they read as those of an
 unbroken run.
+
+A run that starts afresh gets an id, which its checkpoints carry, and so do those of every run that
+resumes from them. In a folder that holds checkpoints of another run, only those of the run that was
+started last are resumed from with `true`, taken instead of a damaged one, counted and removed for
+`save_total_limit`. The others stay: the start names them, and one whose `checkpoint-N` is needed is
+renamed to `checkpoint-N-of-RUN`. Give its path to resume from it.
 )";
 
 constexpr std::string_view kFsdp = R"(

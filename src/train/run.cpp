@@ -35,6 +35,8 @@ using config::RunConfig;
 using config::SaveStrategy;
 using ops::Control;
 
+constexpr size_t kMaxListed = 8;
+
 /// 6 a weight outside the embedding.
 double flops_per_token(const model::ModelGraph& model) {
   int64_t weights = 0;
@@ -232,8 +234,10 @@ class Run {
       const std::string converted = conversion(found, session_.plan().state);
       if (!converted.empty()) say("resume: " + converted);
       take_history(found);
+      begin_run(found.manifest.run);
       return;
     }
+    begin_run(checkpoint::new_run_id());
     choose("");
     if (config_.init_from_config) {
       RandomSource source(session_.plan().model.config, static_cast<uint64_t>(config_.seed));
@@ -265,10 +269,45 @@ class Run {
     }
     const auto found = checkpoint::find_newest(config_.output_dir, ranks_, use);
     if (found) return *found;
+    const auto others = of_other_runs(checkpoint::current_run(config_.output_dir));
     throw ConfigError("resume_from_checkpoint", "true",
-                      fmt::format("there is no checkpoint in {}; name one, or leave this out to "
+                      fmt::format("there is no checkpoint{} in {}; name one, or leave this out to "
                                   "start afresh",
+                                  others.empty() ? ""
+                                                 : fmt::format(" of the run that was started last "
+                                                               "(only {} of another one)",
+                                                               join_some(others, kMaxListed)),
                                   config_.output_dir));
+  }
+
+  /// From here on output_dir is this run's; checkpoints of another one stay as they are.
+  void begin_run(const std::string& run) {
+    run_ = ranks_.exchange(run)[0];
+    std::string problem;
+    if (ranks_.rank() == 0) {
+      try {
+        const std::vector<std::string> others = of_other_runs(run_);
+        if (!others.empty()) {
+          say(
+              fmt::format("note: {} holds {} of another run; this one neither goes on from them "
+                          "nor removes them",
+                          config_.output_dir, join_some(others, kMaxListed)));
+        }
+        checkpoint::begin_run(config_.output_dir, run_);
+      } catch (const DeviceError& error) {
+        problem = error.what();
+      }
+    }
+    checkpoint::agree(ranks_, "starting the run", problem);
+  }
+
+  /// Names of checkpoints in output_dir.
+  std::vector<std::string> of_other_runs(const std::string& run) const {
+    std::vector<std::string> names;
+    for (const auto& folder : checkpoint::folders_of_other_runs(config_.output_dir, run)) {
+      names.push_back(folder.path.filename());
+    }
+    return names;
   }
 
   /// What the run had come to when it saved.
@@ -459,6 +498,7 @@ class Run {
     reporter_->sync();
     SavePlace place{config_.output_dir, config_.model_name_or_path, steps_done(),
                     config_.save_total_limit};
+    place.run = run_;
     place.best_step = best_step();
     place.only_model = config_.save_only_model;
     place.trainer_state = reporter_->trainer_state();
@@ -471,6 +511,10 @@ class Run {
     }
     const auto result = save_checkpoint(session_, ranks_, place, control_, state);
     say(fmt::format("Saved {} ({})", result.folder.string(), human_bytes(result.total_bytes)));
+    if (!result.set_aside.empty()) {
+      say(fmt::format("note: the checkpoint of another run that was there is now {}",
+                      result.set_aside));
+    }
     if (!result.warning.empty()) say("warning: " + result.warning);
     last_end_ = std::chrono::steady_clock::now();
   }
@@ -503,7 +547,7 @@ class Run {
     if (ranks_.rank() != 0) return;
     try {
       checkpoint::remove_leftovers(config_.output_dir);
-      checkpoint::rotate(config_.output_dir, config_.save_total_limit, best_step());
+      checkpoint::rotate(config_.output_dir, run_, config_.save_total_limit, best_step());
     } catch (const DeviceError& error) {
       say(fmt::format("warning: {}", error.what()));
     }
@@ -520,6 +564,7 @@ class Run {
   std::vector<std::pair<std::string, std::string>> backend_facts_;
   mesh::Layout layout_;
   Json run_description_;
+  std::string run_;  // its id (checkpoint/folders.h)
   std::string algorithms_;
   uint64_t program_hash_ = 0;
   StepTrace trace_;

@@ -269,6 +269,7 @@ checkpoint::SaveResult save_checkpoint(Session& session, checkpoint::Coordinator
   checkpoint::SaveRequest request;
   request.output_dir = place.output_dir;
   request.step = place.step;
+  request.run = place.run;
   request.save_total_limit = place.save_total_limit;
   request.best_step = place.best_step;
   std::vector<checkpoint::Piece> pieces;

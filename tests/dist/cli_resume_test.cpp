@@ -92,6 +92,34 @@ TEST_F(Resume, MomentsThatWereNotSavedAreMissed) {
   EXPECT_TRUE(has(outcome.err, "optim = adamw: ")) << outcome.err;
 }
 
+TEST_F(Resume, AFreshRunLeavesTheCheckpointsOfAnEarlierOne) {
+  ASSERT_EQ(train_alone(flags(1, 0, 6)).code, 0);
+  const Flags again = with(flags(1, 0, 4), {{"save_steps", "4"}, {"save_total_limit", "1"}});
+  const Outcome outcome = train_alone(again);
+  ASSERT_EQ(outcome.code, 0) << outcome.text();
+  EXPECT_TRUE(has(outcome.out,
+                  "holds checkpoint-6, checkpoint-3 of another run; this one neither "
+                  "goes on from them nor removes them"))
+      << outcome.out;
+  EXPECT_EQ(checkpoints(),
+            (std::vector<std::string>{"checkpoint-4", "checkpoint-3", "checkpoint-6"}));
+
+  // A run that has saved none yet has none to go on from.
+  const Flags none = with(flags(1, 0, 4), {{"save_strategy", "no"}});
+  ASSERT_EQ(train_alone(none).code, 0);
+  const Outcome resumed = train_alone(with(flags(1, 0, 8), {{"resume_from_checkpoint", "true"}}));
+  EXPECT_EQ(resumed.code, 2) << resumed.text();
+  EXPECT_TRUE(has(resumed.err,
+                  "there is no checkpoint of the run that was started last (only "
+                  "checkpoint-4, checkpoint-3, checkpoint-6 of another one)"))
+      << resumed.err;
+  const Outcome named =
+      train_alone(with(flags(1, 0, 8), {{"resume_from_checkpoint", out("checkpoint-6")}}));
+  EXPECT_EQ(named.code, 0) << named.text();
+  // Now the folder is the first run's again, and the note is of the second's.
+  EXPECT_TRUE(has(named.out, "holds checkpoint-4 of another run")) << named.out;
+}
+
 TEST_F(Resume, ARunThatIsDoneSaysSo) {
   ASSERT_EQ(train_alone(flags(1, 0, 3)).code, 0);
   const Outcome outcome = train_alone(with(flags(1, 0, 3), {{"resume_from_checkpoint", "true"}}));

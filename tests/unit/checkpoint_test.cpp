@@ -306,6 +306,54 @@ TEST(Checkpoint, RunResumedFromAnEarlierStepKeepsItsOwnCheckpoints) {
             (Names{"checkpoint-7", "checkpoint-6", "checkpoint-5"}));
 }
 
+/// A second run in one folder: what the first saved is neither taken nor removed.
+TEST(Checkpoint, RunsKeepApart) {
+  const TempFolder folder;
+  SingleRank alone;
+  const auto save = [&](const std::string& run, int64_t step, int64_t limit = 0) {
+    ASSERT_EQ(
+        save_on_threads(
+            {.output_dir = folder.path(), .step = step, .run = run, .save_total_limit = limit}, 2),
+        no_errors(2));
+  };
+  begin_run(folder.path(), "first");
+  save("first", 3);
+  save("first", 6);
+  begin_run(folder.path(), "second");
+  EXPECT_EQ(find_newest(folder.path(), alone), std::nullopt) << "the second has saved none yet";
+  save("second", 4, 1);
+  save("second", 5, 1);
+  EXPECT_EQ(names_of(list_folders(folder.path())),
+            (Names{"checkpoint-5", "checkpoint-3", "checkpoint-6"}));
+  EXPECT_EQ(names_of(folders_of_run(folder.path(), "second")), (Names{"checkpoint-5"}));
+  EXPECT_EQ(names_of(folders_of_other_runs(folder.path(), "second")),
+            (Names{"checkpoint-3", "checkpoint-6"}));
+  EXPECT_NE(list_report(folder.path()).text.find("complete, of another run"), std::string::npos);
+
+  // A damaged one of the second is not replaced by one of the first.
+  const auto file = folder / "checkpoint-5" / "rank-00001-of-00002.safetensors";
+  const std::string bytes = read_text_file(file, 1 << 20);
+  replace_file(file, bytes + "x");
+  EXPECT_NE(message_of<DataError>([&] {
+              find_newest(folder.path(), alone);
+            }).find("no checkpoint can be used: checkpoint-5 skipped"),
+            std::string::npos);
+  replace_file(file, bytes);
+
+  // The same step: the first run's gives way, and can still be named.
+  save("second", 6, 1);
+  EXPECT_EQ(find_newest(folder.path(), alone)->manifest.run, "second");
+  EXPECT_EQ(sample_difference(folder / "checkpoint-6-of-first"), "");
+  EXPECT_EQ(open_named(folder / "checkpoint-6-of-first", "x", alone).manifest.run, "first");
+  save("second", 6, 1);
+  EXPECT_EQ(list_folder(folder.path()).size(), 5u)
+      << "checkpoint-3, checkpoint-6, checkpoint-6-of-first, latest, run_id";
+
+  // Without the file, as in a folder that somebody copied: the newest one's.
+  remove_tree(folder / "run_id");
+  EXPECT_EQ(current_run(folder.path()), "second");
+}
+
 TEST(Checkpoint, SavingAStepAgainReplacesIt) {
   const TempFolder folder;
   const SaveRequest request{.output_dir = folder.path(), .step = 4};
