@@ -25,7 +25,9 @@ bool may_share(const std::vector<Generation>& a, const std::vector<Generation>& 
 /// Returns the size of each arena.
 ArenaBytes place_buffers(const std::vector<Program*>& programs);
 
-/// The moment of a program at which most transient bytes live.
+/// The moment of a program at which most transient bytes live, in the order of its schedule. Streams
+/// run side by side, so that more may live at once: what begins while a transfer before it still
+/// reads its buffers.
 struct Peak {
   int32_t entry = -1;
   int64_t live_bytes = 0;

@@ -24,6 +24,31 @@ int32_t StepBuffers::made(const std::string& name, int turn, Owner owner, Space 
   return at->second;
 }
 
+/// The buffer that this unit and micro-batch took; it takes one when it has none yet.
+int32_t StepBuffers::pooled(Kind kind, int unit, int micro_batch, int64_t bytes) {
+  const auto [taken, fresh] = taken_.try_emplace({unit, micro_batch});
+  if (fresh) taken->second.fill(-1);
+  int32_t& buffer = taken->second[kind];
+  if (buffer >= 0) return buffer;
+  const Pool pool = {kind, bytes};
+  std::set<int32_t>& free = free_[pool];
+  if (!free.empty()) {
+    buffer = free.extract(free.begin()).value();
+    return buffer;
+  }
+  constexpr std::array<std::string_view, kNumKinds> kNames = {"x", "saved", "deferred"};
+  const std::string name =
+      fmt::format("{}.{}", kNames[kind], context_.model->units[static_cast<size_t>(unit)].name);
+  buffer = made(name, made_by_[{kind, unit}]++, Owner::activations, Space::device, bytes);
+  pool_of_.emplace(buffer, pool);
+  return buffer;
+}
+
+void StepBuffers::release(int32_t buffer) {
+  const auto pool = pool_of_.find(buffer);
+  if (pool != pool_of_.end()) free_[pool->second].insert(buffer);
+}
+
 int32_t StepBuffers::hidden(std::string_view kind, int unit, int turn) {
   return made(fmt::format("{}.{}", kind, context_.model->units[static_cast<size_t>(unit)].name),
               turn, Owner::activations, Space::device, hidden_bytes_);
@@ -36,7 +61,7 @@ int StepBuffers::passing_turn(int micro_batch) const {
 
 int32_t StepBuffers::chunk_input(int chunk, int micro_batch) {
   // One more than are kept, so that the next arrives in time.
-  return hidden("x.in", units(chunk).begin, micro_batch % (turns(chunk).kept + 1));
+  return hidden("x.in", units(chunk).begin, micro_batch % (kept(chunk) + 1));
 }
 
 int32_t StepBuffers::chunk_output(int chunk, int micro_batch) {
@@ -55,7 +80,7 @@ int32_t StepBuffers::unit_output(int unit, int chunk, int micro_batch) {
   if (unit + 1 == units(chunk).end) {
     return context_.pipeline->last(chunk) ? -1 : chunk_output(chunk, micro_batch);
   }
-  return hidden("x", unit, micro_batch % turns(chunk).kept);
+  return pooled(kHidden, unit, micro_batch, hidden_bytes_);
 }
 
 int32_t StepBuffers::output_gradient(int unit, int chunk, int micro_batch) {
@@ -86,7 +111,6 @@ Binding StepBuffers::states(const Event& event) {
   const int micro_batch = event.micro_batch;
   const UnitRange& range = units(chunk);
   const UnitPhases& phases = context_.phases(unit);
-  const std::string& name = context_.model->units[static_cast<size_t>(unit)].name;
   Binding states;
   if (unit > range.begin) {
     states.input = unit_output(unit - 1, chunk, micro_batch);
@@ -96,12 +120,10 @@ Binding StepBuffers::states(const Event& event) {
   states.output = unit_output(unit, chunk, micro_batch);
   if (!train_) return states;
   if (phases.saved_bytes > 0) {
-    states.saved = made("saved." + name, micro_batch % turns(chunk).kept, Owner::activations,
-                        Space::device, phases.saved_bytes);
+    states.saved = pooled(kSaved, unit, micro_batch, phases.saved_bytes);
   }
-  if (phases.deferred_bytes > 0) {
-    states.deferred = made("deferred." + name, micro_batch % turns(chunk).deferred,
-                           Owner::activations, Space::device, phases.deferred_bytes);
+  if (phases.deferred_bytes > 0 && event.pass != Pass::forward) {
+    states.deferred = pooled(kDeferred, unit, micro_batch, phases.deferred_bytes);
   }
   states.output_gradient = output_gradient(unit, chunk, micro_batch);
   states.input_gradient = input_gradient(unit, chunk, micro_batch);

@@ -116,18 +116,14 @@ class Lister {
   void count_turns(const std::vector<Slot>& work) {
     const auto chunks = static_cast<size_t>(pipeline().chunks());
     std::vector<Lives> kept(chunks, Lives(micro_batches_));
-    std::vector<Lives> deferred(chunks, Lives(micro_batches_));
     Lives batches(micro_batches_);
     for (size_t i = 0; i < work.size(); ++i) {
       const Slot& slot = work[i];
       const auto c = static_cast<size_t>(slot.chunk);
       kept[c].touch(slot.micro_batch, static_cast<int>(i));
       batches.touch(slot.micro_batch, static_cast<int>(i));
-      if (slot.work != Work::forward) deferred[c].touch(slot.micro_batch, static_cast<int>(i));
     }
-    for (size_t c = 0; c < chunks; ++c) {
-      result_.turns.push_back({kept[c].turns(), deferred[c].turns()});
-    }
+    for (const Lives& lives : kept) result_.kept.push_back(lives.turns());
     // One more, so that the next descriptor is there before the last one is done with.
     result_.batches = std::min(micro_batches_, batches.turns() + 1);
   }

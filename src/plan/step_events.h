@@ -34,16 +34,12 @@ struct Action {
   int micro_batch = 0;
 };
 
-/// How many buffers of a kind take turns: micro-batch m uses number m mod that.
-struct Turns {
-  int kept = 1;      // from a chunk's forward to the end of its backward
-  int deferred = 1;  // from its input gradients to its weight gradients
-};
-
 struct StepEvents {
   std::vector<Event> events;
   std::vector<Action> actions;
-  std::vector<Turns> turns;            // per chunk
+  /// Per chunk, how many micro-batches it keeps from forward to the end of backward: where buffers
+  /// take turns, micro-batch m uses number m mod that.
+  std::vector<int> kept;
   int batches = 1;                     // batch descriptors
   std::vector<size_t> last_of_batch;   // per micro-batch: its last event
 };

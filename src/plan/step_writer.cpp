@@ -368,6 +368,9 @@ void StepWriter::emit_phase(size_t index) {
   } else if (phase.uses(Bound::batch)) {
     accesses.push_back(reads(entry.batch));
   }
+  for (const BufferAccess& access : accesses) {
+    if (access.release) buffers_.release(access.buffer);
+  }
   event_entry_[index] = emitter_.emit(std::move(entry), std::move(accesses));
 }
 

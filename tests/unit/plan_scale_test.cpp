@@ -1,10 +1,12 @@
 // Sizes and shapes of real plans, on the null backend.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
 
 #include "plan/placement.h"
 #include "plan/print.h"
+#include "support/live_bytes.h"
 #include "support/null_plan.h"
 #include "support/rig.h"
 
@@ -38,6 +40,68 @@ TEST(Scale, SevenBillionWastesNoMemory) {
   // 16 bytes a parameter are spread over the ranks.
   const double state = 16.0 * static_cast<double>(plan.model.num_parameters()) / 8;
   EXPECT_NEAR(static_cast<double>(persistent), state, 0.01 * state);
+}
+
+/// Against the most that can live at one moment of any run: while the head's gradient is still
+/// being reduced, the last block's backward pass has begun, so both count. `most` is above 1 where
+/// buffers with many lives meet each other, two at a time and never all at once: each keeps its
+/// offset.
+void expect_packed(const std::string& what, const NullPlanOptions& options, double most) {
+  for (const int64_t rank : {int64_t{0}, options.ranks - 1}) {
+    NullPlanOptions mine = options;
+    mine.rank = rank;
+    const Plan plan = null_plan(mine);
+    int64_t least = 0;
+    for (const Buffer& buffer : plan.state.buffers) {
+      if (buffer.space == Space::device) least += buffer.bytes;
+    }
+    least += testing::most_live_bytes(plan.train.rbegin()->second, Space::device);
+    const int64_t arena = plan.arenas[static_cast<size_t>(Space::device)];
+    const double ratio = static_cast<double>(arena) / static_cast<double>(least);
+    std::printf("%s, rank %ld: %.2f GiB, %.3f of the most that can live\n", what.c_str(), rank,
+                static_cast<double>(arena) / (1 << 30), ratio);
+    EXPECT_GE(ratio, 1.0) << what << ", rank " << rank;
+    EXPECT_LE(ratio, most) << what << ", rank " << rank;
+  }
+}
+
+TEST(Scale, RecomputedBlocksWasteNoMemory) {
+  for (int stage = 1; stage <= 3; ++stage) {
+    for (const int accumulation : {1, 4}) {
+      NullPlanOptions options = seven_billion(8);
+      options.config.recompute = {{config::Recompute::block, -1}};
+      options.config.zero.stage = stage;
+      options.accumulations = {accumulation};
+      expect_packed(fmt::format("stage {}, {} micro-batches", stage, accumulation), options,
+                    stage == 3 ? 1.025 : 1.005);
+    }
+  }
+}
+
+/// Each chunk keeps most micro-batches at another time than the others.
+TEST(Scale, PipelinesWasteNoMemory) {
+  using config::PipelineSchedule;
+  const struct {
+    const char* what;
+    PipelineSchedule schedule;
+    int stages;
+    int chunks;
+  } cases[] = {{"1f1b, 4 stages", PipelineSchedule::one_f_one_b, 4, 1},
+               {"zero-bubble, 4 stages", PipelineSchedule::zero_bubble, 4, 1},
+               {"interleaved, 4 stages of 2 chunks", PipelineSchedule::interleaved, 4, 2},
+               {"interleaved, 2 stages of 7 chunks", PipelineSchedule::interleaved, 2, 7}};
+  for (const auto& each : cases) {
+    for (int stage = 0; stage <= 3; ++stage) {
+      NullPlanOptions options = seven_billion(8);
+      options.config.zero.stage = stage;
+      options.config.pipeline_parallel_size = each.stages;
+      options.config.pipeline_schedule = each.schedule;
+      options.config.virtual_pipeline_size = each.chunks;
+      options.accumulations = {8};
+      const double most = stage == 3 ? 1.065 : stage == 2 ? 1.035 : 1.005;
+      expect_packed(fmt::format("{}, ZeRO {}", each.what, stage), options, most);
+    }
+  }
 }
 
 TEST(Scale, TheTableAddsUpToTheArenas) {
