@@ -113,6 +113,11 @@ TEST_F(Resume, AFreshRunLeavesTheCheckpointsOfAnEarlierOne) {
                   "there is no checkpoint of the run that was started last (only "
                   "checkpoint-4, checkpoint-3, checkpoint-6 of another one)"))
       << resumed.err;
+  // Nor does a launcher that starts it again.
+  const Outcome restarted =
+      work_.run_shell(R"(TORCHELASTIC_RESTART_COUNT=1 exec "$@")", command("train", none));
+  EXPECT_EQ(restarted.code, 0) << restarted.text();
+  EXPECT_FALSE(has(restarted.out, "Continuing training")) << restarted.out;
   const Outcome named =
       train_alone(with(flags(1, 0, 8), {{"resume_from_checkpoint", out("checkpoint-6")}}));
   EXPECT_EQ(named.code, 0) << named.text();
