@@ -204,7 +204,8 @@ Call attention(Gpu& gpu, bool backward, const HeadShape& shape) {
   return call;
 }
 
-Call adamw(Gpu& gpu) {
+/// `narrow`: masters and moments kept as bf16.
+Call adamw(Gpu& gpu, bool narrow) {
   Call call(gpu, OpKind::adamw);
   call.attributes().beta1 = 0.9;
   call.attributes().beta2 = 0.999;
@@ -212,8 +213,16 @@ Call adamw(Gpu& gpu) {
   std::vector<double> control(ops::kControlSize, 0.5);
   control[ops::index(ops::Control::pending)] = 1;
   control[ops::index(ops::Control::skip)] = 0;
-  call.add(DType::bf16, 1, kParameters).add(DType::i16, 1, kParameters);
-  for (int plane = 0; plane < 3; ++plane) call.add(DType::f32, 1, kParameters);
+  call.add(DType::bf16, 1, kParameters);
+  if (narrow) {
+    call.add_absent();
+  } else {
+    call.add(DType::i16, 1, kParameters);
+  }
+  for (int moment = 0; moment < 2; ++moment) {
+    call.add(narrow ? DType::bf16 : DType::f32, 1, kParameters);
+  }
+  call.add(DType::f32, 1, kParameters);
   call.add_values(DType::f64, control);
   return call;
 }
@@ -332,7 +341,8 @@ Named memory_bound_in_step() {
        [=](Gpu& gpu) {
          return Call(gpu, OpKind::sum_squares).add(DType::f64, 1, 1).add(f32, 1, kParameters);
        }},
-      {"adamw", adamw},
+      {"adamw", [](Gpu& gpu) { return adamw(gpu, false); }},
+      {"adamw, bf16 state", [](Gpu& gpu) { return adamw(gpu, true); }},
   };
 }
 

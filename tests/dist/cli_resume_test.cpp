@@ -85,6 +85,32 @@ TEST_F(Resume, WhatWillNotBeAsItWasIsSaid) {
   EXPECT_TRUE(has(outcome.out, R"(resume: lr_scheduler_type is "cosine", )")) << outcome.out;
 }
 
+TEST_F(Resume, StateOfAnotherTypeIsConvertedAndSaid) {
+  const auto train_as = [&](const std::string& type, int steps, const std::string& resume) {
+    return train_alone(with(flags(1, 0, steps), {{"bf16", "true"},
+                                                 {"master_dtype", type},
+                                                 {"moment_dtype", type},
+                                                 {"resume_from_checkpoint", resume}}));
+  };
+  ASSERT_EQ(train_as("float32", 3, "false").code, 0);
+  const Outcome narrow = train_as("bfloat16", 6, "true");
+  EXPECT_EQ(narrow.code, 0) << narrow.text();
+  EXPECT_TRUE(has(narrow.out,
+                  "resume: checkpoint-3: its masters are rounded to the nearest bfloat16, its "
+                  "moments are rounded to the nearest bfloat16"))
+      << narrow.out;
+  EXPECT_TRUE(has(narrow.out, "bf16, bf16 masters and bf16 moments, fp32 gradients"));
+  const Outcome same = train_as("bfloat16", 9, "true");
+  EXPECT_EQ(same.code, 0) << same.text();
+  EXPECT_FALSE(has(same.out, "bfloat16, its")) << same.out;
+  const Outcome wide = train_as("float32", 12, "true");
+  EXPECT_EQ(wide.code, 0) << wide.text();
+  EXPECT_TRUE(has(wide.out,
+                  "resume: checkpoint-9: its masters become float32 as they are, its moments "
+                  "become float32 as they are"))
+      << wide.out;
+}
+
 TEST_F(Resume, MomentsThatWereNotSavedAreMissed) {
   ASSERT_EQ(train_alone(with(flags(1, 0, 3), {{"optim", "sgd"}})).code, 0);
   const Outcome outcome = train_alone(with(flags(1, 0, 4), {{"resume_from_checkpoint", "true"}}));
