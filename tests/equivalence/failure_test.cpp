@@ -66,7 +66,7 @@ class FailingSource final : public train::StateSource {
 
 TEST(Failures, DuringALoad) {
   if (on_cuda()) GTEST_SKIP() << "of the CPU's communicator";
-  for (int reads = 1; reads < 60; ++reads) {
+  for (int reads = 1; reads < 20; ++reads) {  // of masters alone
     RigOptions options = options_of(2 + reads % 3, reads % 4);
     std::atomic<int> reads_left = reads;
     options.source = [&, inner = options.source] {
