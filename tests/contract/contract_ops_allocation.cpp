@@ -108,19 +108,17 @@ class Calls {
     };
     const auto weight = [](DType dtype) { return TensorView{nullptr, dtype, 320, 256, 256}; };
     const auto gains = [](DType dtype) { return TensorView{nullptr, dtype, 2, 32, 32}; };
-    const TensorView tokens = flat(i32, kTokens);
+    const TensorView tokens = flat(i32, kTokens), row = rows(t_, 256);
     const TensorView remainder = t_ == DType::bf16 ? flat(DType::i16, 40000) : TensorView{};
     const TensorView control = flat(f64, ops::kControlSize);
     std::vector<ops::OpCall> calls = {
         call(OpKind::embedding, {rows(t_, 256), weight(t_), tokens}),
         call(OpKind::embedding_weight_grad, {weight(f32), rows(t_, 256), tokens, tokens}),
-        call(OpKind::rms_norm, {rows(t_, 256), flat(f32, kTokens), rows(t_, 256), flat(t_, 256)}),
-        call(OpKind::rms_norm_input_grad,
-             {rows(t_, 256), rows(t_, 256), rows(t_, 256), flat(t_, 256), flat(f32, kTokens)}),
-        call(OpKind::rms_norm_weight_grad,
-             {flat(f32, 256), rows(t_, 256), rows(t_, 256), flat(f32, kTokens)}),
-        call(OpKind::rms_norm_grad, {flat(f32, 256), rows(t_, 256), rows(t_, 256), rows(t_, 256),
-                                     flat(t_, 256), flat(f32, kTokens), rows(t_, 256)}),
+        call(OpKind::rms_norm, {row, flat(f32, kTokens), row, flat(t_, 256)}),
+        call(OpKind::rms_norm_input_grad, {row, row, row, flat(t_, 256), flat(f32, kTokens)}),
+        call(OpKind::rms_norm_weight_grad, {flat(f32, 256), row, row, flat(f32, kTokens)}),
+        call(OpKind::rms_norm_grad,
+             {flat(f32, 256), row, row, row, flat(t_, 256), flat(f32, kTokens), row}),
         call(OpKind::qk_norm, {rows(t_, 256), rows(t_, 256), gains(t_)}),
         call(OpKind::qk_norm_input_grad, {rows(t_, 256), rows(t_, 256), rows(t_, 256), gains(t_)}),
         call(OpKind::qk_norm_weight_grad, {gains(f32), rows(t_, 256), rows(t_, 256)}),
