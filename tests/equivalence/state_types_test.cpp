@@ -119,7 +119,7 @@ TEST(StateTypes, AResumeContinuesBitForBit) {
       expect_identical(train(options), unbroken);
       options.after_step = nullptr;
       options.first_step = 3;
-      options.source = [&] { return std::make_unique<train::CheckpointSource>(saver.folder()); };
+      options.source = [&] { return std::make_unique<SavedSource>(saver.folder()); };
       RigResult rest = train(options);
       rest.steps.insert(rest.steps.begin(), unbroken.steps.begin(), unbroken.steps.begin() + 3);
       expect_identical(rest, unbroken);
@@ -151,7 +151,7 @@ TEST(StateTypes, CheckpointsOfEitherTypeLoad) {
     RigOptions other = options_of(1, 0, narrow ? kWide : kNarrow);
     other.first_step = 3;
     other.steps = 3;  // nothing is trained
-    other.source = [&] { return std::make_unique<train::CheckpointSource>(saver.folder()); };
+    other.source = [&] { return std::make_unique<SavedSource>(saver.folder()); };
     const RigResult loaded = train(other);
     expect_equal_bits(loaded.masters, narrow ? saved.masters : rounded(saved.masters));
     expect_equal_bits(loaded.exp_avg, narrow ? saved.exp_avg : rounded(saved.exp_avg));
