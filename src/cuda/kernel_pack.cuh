@@ -107,6 +107,11 @@ __device__ void store_pack(float* to, const float (&values)[kCount]) {
   }
 }
 
+template <int kCount>
+__device__ void store_pack(float* to, const Pack<float, kCount>& pack) {
+  store_pack(to, pack.values);
+}
+
 /// Two elements as one word, the first in the lower half; rounds to nearest even.
 __device__ inline uint32_t bf16_pair(float low, float high) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
@@ -129,6 +134,21 @@ __device__ void store_pack(Bf16* to, const float (&values)[kCount]) {
         make_uint2(bf16_pair(values[0], values[1]), bf16_pair(values[2], values[3]));
   } else {
     *to = narrow_to<Bf16>(values[0]);
+  }
+}
+
+template <int kCount>
+__device__ void store_pack(Bf16* to, const Pack<Bf16, kCount>& pack) {
+  if constexpr (kCount % 8 == 0) {
+#pragma unroll
+    for (int i = 0; i < kCount / 8; ++i) {
+      const uint32_t* w = pack.words + 4 * i;
+      reinterpret_cast<uint4*>(to)[i] = make_uint4(w[0], w[1], w[2], w[3]);
+    }
+  } else if constexpr (kCount == 4) {
+    *reinterpret_cast<uint2*>(to) = make_uint2(pack.words[0], pack.words[1]);
+  } else {
+    *reinterpret_cast<uint16_t*>(to) = static_cast<uint16_t>(pack.words[0]);
   }
 }
 

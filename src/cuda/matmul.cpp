@@ -20,15 +20,15 @@ namespace {
 constexpr int kCandidates = 8;
 /// A candidate must be so much faster than the library's favourite to be preferred to it.
 constexpr float kWorthwhile = 0.99f;
-/// Candidates slower than the best of short bursts by more are not measured under load. At its
-/// power limit a GPU has other favourites than in a burst, so that little is known by then.
-constexpr float kNear = 1.3f;
-/// Milliseconds: of load before the first measurement; of a burst; of a candidate's turn under
-/// load, whose first third is not measured. And how many turns each has.
-constexpr float kHeat = 50;
+/// Candidates slower than the best of short bursts by more are not measured again.
+constexpr float kNear = 1.1f;
+/// Milliseconds: of load before the first measurement; of a burst; of a candidate's turn, whose first
+/// third is not measured. And how many turns each has: short ones, so that all meet the same
+/// clocks, which wander by more than candidates differ when a GPU is at its power limit.
+constexpr float kHeat = 30;
 constexpr float kBurst = 1;
-constexpr float kTurn = 21;
-constexpr int kTurns = 2;
+constexpr float kTurn = 6;
+constexpr int kTurns = 4;
 
 /// Runs of `time` milliseconds that take about so long.
 int runs_for(float milliseconds, float time) {

@@ -22,8 +22,13 @@ constexpr int kLossThreads = 1024;
 constexpr int32_t kSkipped = -100;
 constexpr float kLog2E = 1.44269504088896341f;
 
-/// exp(x - max). The difference is exact near the maximum, where it matters.
-__device__ float exp_of(float x, float max) { return exp2f((x - max) * kLog2E); }
+/// exp(x - max) to 2 ulp, 0 where it is not normal. The difference is exact near the maximum, where
+/// it matters.
+__device__ float exp_of(float x, float max) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"((x - max) * kLog2E));
+  return result;
+}
 
 /// A running maximum and the sum of exponentials relative to it. A maximum that starts finite
 /// keeps -inf logits from making NaN; NaN and +inf do reach the sum.
@@ -48,12 +53,18 @@ struct Online {
     sum = sum * exp_of(max, largest) + other_sum * exp_of(other_max, largest);
     max = largest;
   }
-  /// Columns [first, first + kCount) of a row, of which those from `end` on are none.
+  /// The first `count` of a pack.
   template <typename T, int kCount>
-  __device__ void take(const Pack<T, kCount>& pack, int64_t first, int64_t end) {
+  __device__ void take(const Pack<T, kCount>& pack, int count) {
     float x[kCount];
 #pragma unroll
-    for (int k = 0; k < kCount; ++k) x[k] = first + k < end ? pack[k] : -INFINITY;
+    for (int k = 0; k < kCount; ++k) x[k] = pack[k];
+    if (count < kCount) {
+#pragma unroll
+      for (int k = 0; k < kCount; ++k) {
+        if (k >= count) x[k] = -INFINITY;
+      }
+    }
     take(x);
   }
   /// Over the warp, for lane 0.
@@ -122,18 +133,34 @@ __global__ void __launch_bounds__(kStatsThreads)
   out[2] = column >= 0 ? widen(from[column]) : 0.0f;
 }
 
-/// d_logits of a pack of columns from `first` on.
+/// How many of the kCount columns of pack `p` lie below `end`.
+template <int kCount>
+__device__ int columns_below(int64_t end, int64_t p) {
+  const int64_t left = end - p * kCount;
+  return left >= kCount ? kCount : left > 0 ? static_cast<int>(left) : 0;
+}
+
+/// d_logits of a pack, of which `count` columns are not zero; `target` is the target's, or none of
+/// them.
 template <typename T, int kCount>
-__device__ void store_gradient(T* d_logits, const Pack<T, kCount>& logits, int64_t first,
-                               float max, float inverse, int64_t column, int64_t first_zero) {
+__device__ void store_gradient(T* to, const Pack<T, kCount>& logits, float max, float inverse,
+                               int count, int64_t target) {
   float result[kCount];
 #pragma unroll
-  for (int k = 0; k < kCount; ++k) {
-    const int64_t at = first + k;
-    const float share = at < first_zero ? exp_of(logits[k], max) * inverse : 0.0f;
-    result[k] = at == column ? share - 1.0f : share;
+  for (int k = 0; k < kCount; ++k) result[k] = exp_of(logits[k], max) * inverse;
+  if (count < kCount) {
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) {
+      if (k >= count) result[k] = 0.0f;
+    }
   }
-  store_pack(d_logits + first, result);
+  if (target >= 0 && target < kCount) {
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) {
+      if (k == target) result[k] -= 1.0f;
+    }
+  }
+  store_pack(to, result);
 }
 
 /// Of the threads' statistics, for every thread of a block of kBothThreads.
@@ -185,12 +212,8 @@ __global__ void __launch_bounds__(kBothThreads)
     for (int i = 0; i < kAhead; ++i) {
       const int64_t at = p + i * kBothThreads;
       if (at >= packs) continue;
-      online.take(read[i], at * kCount, held.count);
-      if (at >= num_kept) continue;
-      float x[kCount];
-#pragma unroll
-      for (int k = 0; k < kCount; ++k) x[k] = read[i][k];
-      store_pack(kept + at * kCount, x);
+      online.take(read[i], columns_below<kCount>(held.count, at));
+      if (at < num_kept) store_pack(kept + at * kCount, read[i]);
     }
   }
   const float target_logit = threadIdx.x == 0 && column >= 0 ? widen(from[column]) : 0.0f;
@@ -214,7 +237,8 @@ __global__ void __launch_bounds__(kBothThreads)
     for (int i = 0; i < kAhead; ++i) {
       const int64_t at = p + i * kBothThreads;
       if (at >= packs) continue;
-      store_gradient(d_logits[row], read[i], at * kCount, online.max, inverse, column, first_zero);
+      store_gradient(d_logits[row] + at * kCount, read[i], online.max, inverse,
+                     columns_below<kCount>(first_zero, at), column - at * kCount);
     }
   }
 }
@@ -244,7 +268,8 @@ __global__ void __launch_bounds__(kGradThreads)
     for (int i = 0; i < kGradPerThread; ++i) {
       const int64_t p = first + i * kGradThreads;
       if (p >= packs) continue;
-      store_gradient(d_logits[row], read[i], p * kCount, max, inverse, column, first_zero);
+      store_gradient(d_logits[row] + p * kCount, read[i], max, inverse,
+                     columns_below<kCount>(first_zero, p), column - p * kCount);
     }
   }
 }

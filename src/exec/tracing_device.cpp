@@ -60,26 +60,34 @@ void TracingDevice::begin(const plan::Program& program, const plan::Entry& entry
   pending.span.program = program.name;
   pending.span.run = run;
   pending.span.micro_batch = entry.micro_batch;
-  pending.start = last_ = device_.stamp(entry.stream);
+  last_.fill(-1);
+  pending.start = last(entry.stream) = device_.stamp(entry.stream);
 }
 
 void TracingDevice::end(const plan::Entry& entry) {
   if (!inside_) return;
   inside_ = false;
-  const bool empty = last_ == pending_[entry_].start;
-  pending_[entry_].end = empty ? device_.stamp(entry.stream) : last_;
+  const bool empty = last(entry.stream) == pending_[entry_].start;
+  pending_[entry_].end = empty ? device_.stamp(entry.stream) : last(entry.stream);
 }
 
-/// What was launched last on the entry's stream ends here, and began where the one before ended.
-/// Null where nothing is traced; else valid until the next call.
+/// What is launched next on the stream begins where the one before ended, or the wait before it; on
+/// a stream that is not the entry's, here.
+void TracingDevice::begin_call(device::StreamKind stream) {
+  if (inside_ && last(stream) < 0) last(stream) = device_.stamp(stream);
+}
+
+/// What was launched last on the stream ends here. Null where nothing is traced; else valid until
+/// the next call.
 TraceSpan* TracingDevice::note(device::StreamKind stream, std::string_view name, int64_t amount) {
   if (!inside_) return nullptr;
   Pending pending = pending_[entry_];
+  pending.span.stream = stream;
   pending.span.name = name;
   pending.span.amount = amount;
   pending.span.inner = true;
-  pending.start = last_;
-  pending.end = last_ = device_.stamp(stream);
+  pending.start = last(stream);
+  pending.end = last(stream) = device_.stamp(stream);
   return &pending_.emplace_back(std::move(pending)).span;
 }
 
@@ -90,6 +98,7 @@ std::byte* TracingDevice::allocate(device::Space space, int64_t bytes) {
 int64_t TracingDevice::allocated(device::Space space) const { return device_.allocated(space); }
 
 void TracingDevice::launch(device::StreamKind stream, const ops::OpCall& call) {
+  begin_call(stream);
   device_.launch(stream, call);
   TraceSpan* span = note(stream, ops::name_of(call.kind), call.args[0].rows);
   if (span == nullptr) return;
@@ -99,6 +108,7 @@ void TracingDevice::launch(device::StreamKind stream, const ops::OpCall& call) {
 }
 
 void TracingDevice::launch(device::StreamKind stream, const comm::CommCall& call) {
+  begin_call(stream);
   device_.launch(stream, call);
   int64_t bytes = 0;
   for (const comm::CommPiece& piece : call.pieces) bytes += piece.count * size_of(call.dtype);
@@ -119,7 +129,11 @@ void TracingDevice::call(device::StreamKind stream, const device::HostCall& call
 
 void TracingDevice::create_events(int count) { device_.create_events(count); }
 void TracingDevice::record(device::StreamKind stream, int event) { device_.record(stream, event); }
-void TracingDevice::wait(device::StreamKind stream, int event) { device_.wait(stream, event); }
+/// Waiting belongs to no operation.
+void TracingDevice::wait(device::StreamKind stream, int event) {
+  device_.wait(stream, event);
+  if (inside_) last(stream) = device_.stamp(stream);
+}
 void TracingDevice::synchronize(int event) { device_.synchronize(event); }
 void TracingDevice::drain() { device_.drain(); }
 int TracingDevice::stamp(device::StreamKind stream) { return device_.stamp(stream); }

@@ -70,7 +70,9 @@ class TracingDevice final : public device::Device, public EntryObserver {
     int end = -1;
   };
 
+  void begin_call(device::StreamKind stream);
   TraceSpan* note(device::StreamKind stream, std::string_view name, int64_t amount);
+  int& last(device::StreamKind stream) { return last_[static_cast<size_t>(stream)]; }
 
   device::Device& device_;
   const model::ModelGraph& model_;
@@ -78,7 +80,7 @@ class TracingDevice final : public device::Device, public EntryObserver {
   bool inside_ = false;  // an entry
   std::vector<Pending> pending_;
   size_t entry_ = 0;  // in pending_
-  int last_ = -1;     // the latest stamp of the entry's stream
+  std::array<int, device::kNumStreams> last_{};  // the entry's latest stamp of each stream, or -1
 };
 
 /// The spans as a file that Perfetto and chrome://tracing open: one process a rank, one track a

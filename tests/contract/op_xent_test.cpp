@@ -177,7 +177,7 @@ TEST_P(Ops, XentStatsWithGradient) {
       CallUnderTest call(backend(), ops::OpKind::xent_stats, t());
       slice.set(call.attributes());
       call.output(rows, 3, DType::f32);
-      call.output(rows, slice.vocab, t(), 1);
+      call.output(rows, slice.vocab, t());
       call.input(logits, t());
       call.input(targets);
       call.run();

@@ -68,6 +68,32 @@ TEST_F(Trace, NamesWorkAndNestsOperationsInEntries) {
   EXPECT_FALSE(spans[3].inner);
 }
 
+/// A phase of the compute stream hands work to another stream and waits for it.
+TEST_F(Trace, WorkOfOtherStreamsInAnEntryHasTimesOfItsOwn) {
+  device_.create_events(2);
+  device_.start();
+  plan::Entry entry;
+  entry.stream = StreamKind::compute;
+  entry.what = "forward";
+  device_.begin(program_, entry, 0);
+  device_.launch(StreamKind::compute, zero_);
+  device_.record(StreamKind::compute, 0);
+  device_.wait(StreamKind::comm_tp, 0);
+  for (int i = 0; i < 8; ++i) device_.launch(StreamKind::comm_tp, zero_);
+  device_.record(StreamKind::comm_tp, 1);
+  device_.wait(StreamKind::compute, 1);
+  device_.launch(StreamKind::compute, zero_);
+  device_.end(entry);
+  const std::vector<TraceSpan> spans = device_.finish();
+  ASSERT_EQ(spans.size(), 11u);
+  for (const TraceSpan& span : spans) EXPECT_GT(span.end, span.start);
+  for (size_t i = 2; i < 10; ++i) EXPECT_EQ(spans[i].stream, StreamKind::comm_tp);
+  EXPECT_EQ(spans[10].stream, StreamKind::compute);
+  EXPECT_GE(spans[2].start, spans[1].end);
+  EXPECT_GE(spans[10].start, spans[9].end);
+  EXPECT_EQ(spans[0].end, spans[10].end);
+}
+
 TEST_F(Trace, StartsAnewAndWritesWhatBrowsersRead) {
   for (int round = 0; round < 2; ++round) {
     device_.start();
