@@ -20,6 +20,7 @@
 #include "train/algorithms.h"
 #include "train/memory_text.h"
 #include "train/pace.h"
+#include "train/run_facts.h"
 #include "train/run_files.h"
 #include "train/run_identity.h"
 #include "train/session.h"
@@ -30,33 +31,11 @@ namespace trireme::train {
 
 namespace {
 
-using config::Precision;
 using config::RunConfig;
 using config::SaveStrategy;
 using ops::Control;
 
 constexpr size_t kMaxListed = 8;
-
-/// 6 a weight outside the embedding.
-double flops_per_token(const model::ModelGraph& model) {
-  int64_t weights = 0;
-  for (const model::Parameter& parameter : model.parameters) {
-    if (!parameter.name.ends_with("embed_tokens.weight")) weights += parameter.size();
-  }
-  return 6.0 * static_cast<double>(weights);
-}
-
-std::string precision_words(const RunConfig& config) {
-  if (!config.bf16) return "fp32";
-  const bool narrow_moments =
-      config.moment_dtype == Precision::bfloat16 && config.optim == config::Optimizer::adamw;
-  if (config.master_dtype == Precision::float32 && !narrow_moments) {
-    return "bf16, fp32 masters and gradients";
-  }
-  return fmt::format("bf16, {} masters{}, fp32 gradients",
-                     config.master_dtype == Precision::float32 ? "fp32" : "bf16",
-                     narrow_moments ? " and bf16 moments" : "");
-}
 
 class Run {
  public:
@@ -334,36 +313,9 @@ class Run {
   }
 
   metrics::RunFacts facts() const {
-    metrics::RunFacts facts;
-    facts.num_examples = data_.training().size();
-    facts.num_train_epochs = data_.plan().num_epochs();
-    facts.per_device_batch_size = config_.per_device_train_batch_size;
-    facts.total_batch_size =
-        config_.per_device_train_batch_size * config_.gradient_accumulation_steps * layout_.dp;
-    facts.gradient_accumulation_steps = config_.gradient_accumulation_steps;
-    facts.total_steps = data_.total_steps();
-    for (const model::Parameter& parameter : session_.plan().model.parameters) {
-      if (parameter.trainable) facts.num_trainable_parameters += parameter.size();
-    }
-    facts.steps_per_epoch = data_.plan().steps_per_epoch();
-    facts.flops_per_token = flops_per_token(session_.plan().model);
+    metrics::RunFacts facts = run_facts(config_, data_, session_.plan(), layout_);
     facts.resumed_step = first_step_;
-    facts.more = backend_facts_;
-    facts.more.emplace_back("Data ranks", std::to_string(layout_.dp));
-    if (layout_.tp > 1) facts.more.emplace_back("Tensor ranks", std::to_string(layout_.tp));
-    if (layout_.pp > 1) {
-      facts.more.emplace_back("Pipeline stages", std::to_string(layout_.pp));
-    }
-    facts.more.emplace_back("ZeRO stage", std::to_string(config_.zero.stage));
-    facts.more.emplace_back("Precision", precision_words(config_));
-    facts.more.emplace_back("Longest sequence", std::to_string(session_.plan().capacity.longest));
-    const data::DatasetCounts& counts = data_.training().counts();
-    if (counts.truncated + counts.skipped > 0) {
-      facts.more.emplace_back(
-          "Samples over max_seq_length",
-          fmt::format("{} truncated, {} skipped (max_seq_length {})", counts.truncated,
-                      counts.skipped, config_.max_seq_length));
-    }
+    facts.more.insert(facts.more.begin(), backend_facts_.begin(), backend_facts_.end());
     facts.more.emplace_back("Program hash", fmt::format("{:016x}", program_hash_));
     return facts;
   }
