@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <functional>
 #include <random>
 
 #include "base/error.h"
@@ -86,12 +87,19 @@ std::vector<CheckpointFolder> list_folders(const fs::path& output_dir) {
 
 std::vector<CheckpointFolder> folders_of_run(const fs::path& output_dir, std::string_view run,
                                              bool with_unreadable) {
+  const std::optional<int64_t> latest = pointed_step(output_dir);
+  bool latest_is_of_another = false;
   std::vector<CheckpointFolder> folders = list_folders(output_dir);
   std::erase_if(folders, [&](const CheckpointFolder& folder) {
     if (!folder.has_manifest) return true;
     const std::optional<std::string> its_run = run_of(folder.path);
-    return its_run ? *its_run != run : !with_unreadable;
+    const bool of_another = its_run && *its_run != run;
+    if (of_another && folder.step == latest) latest_is_of_another = true;
+    return of_another || (!its_run && !with_unreadable);
   });
+  if (latest_is_of_another) {
+    std::ranges::sort(folders, std::greater(), &CheckpointFolder::step);
+  }
   return folders;
 }
 

@@ -28,8 +28,9 @@ std::string folder_name(int64_t step);  // "checkpoint-500"
 /// has none.
 std::vector<CheckpointFolder> list_folders(const std::filesystem::path& output_dir);
 
-/// The checkpoints of one run, in the order of list_folders. Of an unreadable manifest nobody knows
-/// whose it is: such folders are listed when `with_unreadable`.
+/// The checkpoints of one run, in the order of list_folders; from the newest where `latest` names
+/// one of another run. Of an unreadable manifest nobody knows whose it is: such folders are listed
+/// when `with_unreadable`.
 std::vector<CheckpointFolder> folders_of_run(const std::filesystem::path& output_dir,
                                              std::string_view run, bool with_unreadable = false);
 

@@ -354,6 +354,23 @@ TEST(Checkpoint, RunsKeepApart) {
   EXPECT_EQ(current_run(folder.path()), "second");
 }
 
+/// `latest` says nothing about a run that did not write it.
+TEST(Checkpoint, ResumingARunByNameLeavesTheOrderToItsOwn) {
+  const TempFolder folder;
+  SingleRank alone;
+  const auto save = [&](const std::string& run, int64_t step) {
+    ASSERT_EQ(save_on_threads({.output_dir = folder.path(), .step = step, .run = run}, 1),
+              no_errors(1));
+  };
+  for (const int64_t step : {2, 4, 6, 8}) save("first", step);
+  begin_run(folder.path(), "second");
+  save("second", 5);
+  begin_run(folder.path(), "first");  // from checkpoint-8, and nothing saved since
+  EXPECT_EQ(find_newest(folder.path(), alone)->folder.filename(), "checkpoint-8");
+  EXPECT_EQ(names_of(folders_of_run(folder.path(), "first")),
+            (Names{"checkpoint-8", "checkpoint-6", "checkpoint-4", "checkpoint-2"}));
+}
+
 TEST(Checkpoint, SavingAStepAgainReplacesIt) {
   const TempFolder folder;
   const SaveRequest request{.output_dir = folder.path(), .step = 4};
