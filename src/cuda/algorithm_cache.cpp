@@ -1,9 +1,8 @@
 #include "cuda/algorithm_cache.h"
 
-#include <unistd.h>
-
 #include <array>
 #include <cctype>
+#include <random>
 #include <utility>
 
 #include "base/error.h"
@@ -66,12 +65,12 @@ bool AlgorithmCache::add(const AlgorithmTable& table) {
   notices_.resize(before);  // said when it was read first
   AlgorithmTable merged(library_);
   (void)merged.read(texts);
+  // Process ids repeat where hosts or containers share the folder.
+  std::random_device random;
   std::filesystem::path temporary = file_;
-  temporary += fmt::format(".{}", getpid());
+  temporary += fmt::format(".{:08x}{:08x}", random(), random());
   try {
     make_folders(file_.parent_path());
-    std::error_code ignored;
-    std::filesystem::remove(temporary, ignored);
     write_new_file(temporary, merged.text());
     rename_path(temporary, file_);
     return true;
