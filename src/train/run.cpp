@@ -117,6 +117,9 @@ class Run {
     plan::Plan plan = plan::make_plan(request);
     compare_identities(ranks_, identity_of(config_, data_));
     program_hash_ = compare_programs(ranks_, plan);
+    // Before memory is asked for, which may fail: the job, started again, must not go on from what
+    // an earlier run left.
+    if (config_.resume_from_checkpoint.empty()) begin_run(checkpoint::new_run_id());
     times_.end("plan");
     return plan;
   }
@@ -216,7 +219,6 @@ class Run {
       begin_run(found.manifest.run);
       return;
     }
-    begin_run(checkpoint::new_run_id());
     choose("");
     if (config_.init_from_config) {
       RandomSource source(session_.plan().model.config, static_cast<uint64_t>(config_.seed));
