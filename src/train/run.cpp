@@ -488,7 +488,9 @@ class Run {
   void load_best() {
     if (!best_step()) return say("note: no evaluation had a loss, the last model is kept");
     const std::string folder = checkpoint_path(best_->step);
-    checkpoint::open_named(folder, "load_best_model_at_end", ranks_);
+    if (checkpoint::open_named(folder, "load_best_model_at_end", ranks_).manifest.run != run_) {
+      return say(fmt::format("warning: {} is now of another run, the last model is kept", folder));
+    }
     FolderSource source(folder, session_.plan().model);
     fill(source);
     say(fmt::format("Loaded the best model, {} (eval_loss {})", folder,

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "checkpoint/folders.h"
+#include "checkpoint/manifest.h"
 #include "support/program.h"
 
 namespace trireme::test {
@@ -93,6 +94,20 @@ TEST_F(Outputs, TheBestSurvivesAResume) {
   EXPECT_EQ(read_bytes(out("model.safetensors")), best_model);
   EXPECT_EQ(read("trainer_state.json").at("best_metric"),
             parse_json(state, "state").at("best_metric"));
+}
+
+/// The run is resumed after another one has taken the place of its best checkpoint.
+TEST_F(Outputs, TheBestOfAnotherRunIsNotTaken) {
+  const Flags saves = {{"save_strategy", "steps"}, {"save_steps", "2"}};
+  train_well(with(saves, {{"load_best_model_at_end", "true"}}));
+  const auto last = checkpoint::read_manifest(out("checkpoint-12"));
+  train_well(with(saves, {{"seed", "7"}}));
+  const fs::path aside = out(fmt::format("checkpoint-12-of-{}", last.run));
+  const Outcome resumed = train(with(
+      saves, {{"load_best_model_at_end", "true"}, {"resume_from_checkpoint", aside.string()}}));
+  EXPECT_EQ(resumed.code, 0) << resumed.text();
+  EXPECT_EQ(count(resumed.out, "is now of another run, the last model is kept"), 1) << resumed.out;
+  EXPECT_EQ(read_bytes(out("model.safetensors")), read_bytes(aside / "model.safetensors"));
 }
 
 TEST_F(Outputs, SaveStrategyBestSavesEachNewBestModel) {
