@@ -187,9 +187,17 @@ std::vector<std::byte> held_weights(const plan::Plan& plan, const std::byte* are
 /// equal, bit for bit, though only one is saved.
 TEST(MeshBits, CopiesDoNotDriftApart) {
   if (max_ranks() < 8 || on_cuda()) GTEST_SKIP() << "reads the memory of eight ranks";
-  for (int stage : {0, 1, 2, 3}) {
+  const std::pair<int, config::Precision> cases[] = {{0, config::Precision::float32},
+                                                     {1, config::Precision::float32},
+                                                     {2, config::Precision::float32},
+                                                     {3, config::Precision::float32},
+                                                     {0, config::Precision::bfloat16},
+                                                     {3, config::Precision::bfloat16}};
+  for (const auto& [stage, state] : cases) {
     RigOptions options = options_of({.tp = 2, .pp = 2, .dp = 2, .stage = stage}, true);
     options.config.max_grad_norm = 0.5;
+    options.config.bf16 = state == config::Precision::bfloat16;  // rounded stochastically
+    options.config.master_dtype = options.config.moment_dtype = state;
     std::vector<std::byte*> arenas(8, nullptr);
     std::map<std::tuple<int64_t, int64_t>, std::vector<std::byte>> tied;   // by data, tensor rank
     std::map<std::tuple<int64_t, int64_t>, std::vector<std::byte>> gains;  // by data rank, stage
