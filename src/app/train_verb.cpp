@@ -42,7 +42,7 @@ int train_verb(Arguments args) {
   }
   const launch::Ranks ranks = launch::discover_ranks(settings.environment);
   if (launch::restart_count(settings.environment) > 0) resume_after_restart(parsed);
-  train::check_output_dir(parsed.config.output_dir);
+  train::check_output_dir("output_dir", parsed.config.output_dir);
   const model::ModelGraph model = train::resolve_model(parsed, ranks.world_size);
   OpeningMachine opening(parsed.config, ranks.local_rank);
   times.end("configuration");

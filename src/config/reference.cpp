@@ -59,7 +59,9 @@ A run that starts afresh gets an id, which its checkpoints carry, and so do thos
 resumes from them. In a folder that holds checkpoints of another run, only those of the run that was
 started last are resumed from with `true`, taken instead of a damaged one, counted and removed for
 `save_total_limit`. The others stay: the start names them, and one whose `checkpoint-N` is needed is
-renamed to `checkpoint-N-of-RUN`. Give its path to resume from it.
+renamed to `checkpoint-N-of-RUN`. Give its path to resume from it. Logs are set aside as
+`metrics-of-RUN.jsonl` and `trainer_log-of-RUN.jsonl`, and are `metrics.jsonl` and
+`trainer_log.jsonl` again when that run is resumed.
 )";
 
 constexpr std::string_view kFsdp = R"(

@@ -22,6 +22,8 @@ namespace trireme::metrics {
 
 namespace {
 constexpr int kNoTerminal = -1;  // plain lines only
+constexpr std::string_view kMetrics = "metrics.jsonl";
+constexpr std::string_view kTrainerLog = "trainer_log.jsonl";
 
 /// Whether the locale of the environment is UTF-8; LC_ALL wins over LC_CTYPE over LANG.
 bool terminal_speaks_utf8() {
@@ -35,7 +37,26 @@ bool terminal_speaks_utf8() {
   return false;
 }
 
+std::filesystem::path log_of_run(const std::filesystem::path& log, std::string_view run) {
+  return log.parent_path() /
+         fmt::format("{}-of-{}{}", log.stem().string(), run, log.extension().string());
+}
+
 }  // namespace
+
+void hand_over_logs(const std::filesystem::path& output_dir, std::string_view before,
+                    std::string_view run) {
+  std::error_code ignored;
+  for (const std::string_view name : {kMetrics, kTrainerLog}) {
+    const std::filesystem::path log = output_dir / name;
+    if (!before.empty() && before != run && std::filesystem::exists(log, ignored)) {
+      rename_path(log, log_of_run(log, before));
+    }
+    if (run.empty() || std::filesystem::exists(log, ignored)) continue;
+    const std::filesystem::path earlier = log_of_run(log, run);
+    if (std::filesystem::exists(earlier, ignored)) rename_path(earlier, log);
+  }
+}
 
 Reporter::Reporter(const config::RunConfig& config, const ReporterOptions& options)
     : window_(options.pace) {
@@ -46,7 +67,7 @@ Reporter::Reporter(const config::RunConfig& config, const ReporterOptions& optio
   auto console = std::make_unique<Console>(
       ConsoleOptions{.bar_fd = config.disable_tqdm ? kNoTerminal : STDERR_FILENO,
                      .unicode = terminal_speaks_utf8()});
-  auto file = std::make_unique<MetricsFile>(folder / "metrics.jsonl", options.resumed_step,
+  auto file = std::make_unique<MetricsFile>(folder / kMetrics, options.resumed_step,
                                             [this](const StepRecord& record) { replay(record); });
   if (last_step_ < options.resumed_step) {
     console->print(
@@ -57,8 +78,8 @@ Reporter::Reporter(const config::RunConfig& config, const ReporterOptions& optio
   auto state = std::make_unique<TrainerState>(folder, pace, options.saved_state);
   trainer_state_ = state.get();
   sinks_.push_back(std::move(file));
-  sinks_.push_back(std::make_unique<TrainerLog>(folder / "trainer_log.jsonl", options.resumed_step,
-                                                steady_seconds));
+  sinks_.push_back(
+      std::make_unique<TrainerLog>(folder / kTrainerLog, options.resumed_step, steady_seconds));
   sinks_.push_back(std::move(state));
   add_events(config, options);
   sinks_.push_back(std::move(console));

@@ -23,6 +23,14 @@ struct ReporterOptions {
       {};  // the trainer_state.json of the checkpoint that the run resumes from, or null
 };
 
+/// Makes the logs in `output_dir` (metrics.jsonl, trainer_log.jsonl) those of `run`: what run
+/// `before` wrote there is renamed to metrics-of-BEFORE.jsonl and so on, and what `run` wrote
+/// earlier gets its name back. Without a name for a run nothing of it is touched. For the only
+/// process that writes to output_dir; a kill at any moment may be followed by the same call.
+/// Errors: DeviceError.
+void hand_over_logs(const std::filesystem::path& output_dir, std::string_view before,
+                    std::string_view run);
+
 /// On ranks other than 0 it holds no sinks: every call returns at once and touches nothing.
 /// Errors: DeviceError naming the file (a full disk ends the run; it is not quietly unwatched).
 class Reporter {

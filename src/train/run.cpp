@@ -35,7 +35,6 @@ using config::RunConfig;
 using config::SaveStrategy;
 using ops::Control;
 
-constexpr size_t kMaxListed = 8;
 
 class Run {
  public:
@@ -250,7 +249,8 @@ class Run {
     }
     const auto found = checkpoint::find_newest(config_.output_dir, ranks_, use);
     if (found) return *found;
-    const auto others = of_other_runs(checkpoint::current_run(config_.output_dir));
+    const auto others = names_of_other_runs(config_.output_dir,
+                                            checkpoint::current_run(config_.output_dir));
     throw ConfigError("resume_from_checkpoint", "true",
                       fmt::format("there is no checkpoint{} in {}; name one, or leave this out to "
                                   "start afresh",
@@ -261,34 +261,23 @@ class Run {
                                   config_.output_dir));
   }
 
-  /// From here on output_dir is this run's; checkpoints of another one stay as they are.
+  /// From here on output_dir is this run's; checkpoints and logs of another one are kept.
   void begin_run(const std::string& run) {
     run_ = ranks_.exchange(run)[0];
     std::string problem;
     if (ranks_.rank() == 0) {
       try {
-        const std::vector<std::string> others = of_other_runs(run_);
-        if (!others.empty()) {
-          say(
-              fmt::format("note: {} holds {} of another run; this one neither goes on from them "
-                          "nor removes them",
-                          config_.output_dir, join_some(others, kMaxListed)));
+        if (const std::string note = note_on_other_runs(config_.output_dir, run_); !note.empty()) {
+          say(note);
         }
+        metrics::hand_over_logs(config_.output_dir, checkpoint::current_run(config_.output_dir),
+                                run_);
         checkpoint::begin_run(config_.output_dir, run_);
       } catch (const DeviceError& error) {
         problem = error.what();
       }
     }
     checkpoint::agree(ranks_, "starting the run", problem);
-  }
-
-  /// Names of checkpoints in output_dir.
-  std::vector<std::string> of_other_runs(const std::string& run) const {
-    std::vector<std::string> names;
-    for (const auto& folder : checkpoint::folders_of_other_runs(config_.output_dir, run)) {
-      names.push_back(folder.path.filename());
-    }
-    return names;
   }
 
   /// What the run had come to when it saved.

@@ -13,7 +13,9 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/text.h"
 #include "checkpoint/fit.h"
+#include "checkpoint/folders.h"
 #include "checkpoint/hf_export.h"
 #include "checkpoint/hf_shared_writer.h"
 #include "config/words.h"
@@ -214,20 +216,38 @@ std::string conversion(const checkpoint::FoundCheckpoint& found, const plan::Sta
   return fmt::format("{}: {}", found.folder.filename().string(), sentence);
 }
 
-void check_output_dir(const std::string& output_dir) {
+void check_output_dir(std::string_view field, const std::string& output_dir) {
   namespace fs = std::filesystem;
   std::error_code ignored;
   fs::path there = fs::absolute(output_dir);
   while (!fs::exists(there, ignored) && there.has_relative_path()) there = there.parent_path();
   if (!fs::is_directory(there, ignored)) {
-    throw ConfigError("output_dir", output_dir,
+    throw ConfigError(field, output_dir,
                       fmt::format("{} is not a folder; give another one", there.string()));
   }
   if (::access(there.c_str(), W_OK | X_OK) != 0) {
-    throw ConfigError("output_dir", output_dir,
+    throw ConfigError(field, output_dir,
                       fmt::format("{}: {}; give a folder that you may write to", there.string(),
                                   std::strerror(errno)));
   }
+}
+
+std::vector<std::string> names_of_other_runs(const std::string& output_dir,
+                                             const std::string& run) {
+  std::vector<std::string> names;
+  for (const auto& folder : checkpoint::folders_of_other_runs(output_dir, run)) {
+    names.push_back(folder.path.filename());
+  }
+  return names;
+}
+
+std::string note_on_other_runs(const std::string& output_dir, const std::string& run) {
+  const std::vector<std::string> names = names_of_other_runs(output_dir, run);
+  if (names.empty()) return "";
+  const std::string_view them = names.size() == 1 ? "it" : "them";
+  return fmt::format(
+      "note: {} holds {} of another run; this one neither goes on from {} nor removes {}",
+      output_dir, join_some(names, kMaxListed), them, them);
 }
 
 Json describe_run(const config::RunConfig& config, int64_t num_samples, int64_t data_ranks) {

@@ -43,8 +43,16 @@ std::string conversion(const checkpoint::FoundCheckpoint& found, const plan::Sta
 /// As Hugging Face calls what metrics/trainer_state.h writes.
 inline constexpr std::string_view kTrainerState = "trainer_state.json";
 
-/// ConfigError when no file can be made in `output_dir`, which need not exist yet. Changes nothing.
-void check_output_dir(const std::string& output_dir);
+/// ConfigError about `field` when no file can be made in `output_dir`, which need not exist yet.
+/// Changes nothing.
+void check_output_dir(std::string_view field, const std::string& output_dir);
+
+inline constexpr size_t kMaxListed = 8;  // names in one sentence
+
+/// The checkpoints in `output_dir` that are of another run than `run`.
+std::vector<std::string> names_of_other_runs(const std::string& output_dir, const std::string& run);
+/// One sentence that names them; "" for none.
+std::string note_on_other_runs(const std::string& output_dir, const std::string& run);
 
 /// What a run is, as far as a resume must know: kept in the state of every checkpoint.
 Json describe_run(const config::RunConfig& config, int64_t num_samples, int64_t data_ranks);

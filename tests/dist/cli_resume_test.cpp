@@ -120,7 +120,9 @@ TEST_F(Resume, MomentsThatWereNotSavedAreMissed) {
 
 TEST_F(Resume, AFreshRunLeavesTheCheckpointsOfAnEarlierOne) {
   ASSERT_EQ(train_alone(flags(1, 0, 6)).code, 0);
-  const Flags again = with(flags(1, 0, 4), {{"save_steps", "4"}, {"save_total_limit", "1"}});
+  const std::vector<Json> first = read_metrics(out("metrics.jsonl"));
+  const Flags again =
+      with(flags(1, 0, 4), {{"save_steps", "4"}, {"save_total_limit", "1"}, {"seed", "7"}});
   const Outcome outcome = train_alone(again);
   ASSERT_EQ(outcome.code, 0) << outcome.text();
   EXPECT_TRUE(has(outcome.out,
@@ -148,7 +150,25 @@ TEST_F(Resume, AFreshRunLeavesTheCheckpointsOfAnEarlierOne) {
       train_alone(with(flags(1, 0, 8), {{"resume_from_checkpoint", out("checkpoint-6")}}));
   EXPECT_EQ(named.code, 0) << named.text();
   // Now the folder is the first run's again, and the note is of the second's.
-  EXPECT_TRUE(has(named.out, "holds checkpoint-4 of another run")) << named.out;
+  EXPECT_TRUE(has(named.out,
+                  "holds checkpoint-4 of another run; this one neither goes on from it nor "
+                  "removes it"))
+      << named.out;
+  // So are the logs, and none of the three runs in between lost its own.
+  const std::vector<Json> lines = read_metrics(out("metrics.jsonl"));
+  ASSERT_EQ(lines.size(), 8U);
+  EXPECT_EQ(std::vector(lines.begin(), lines.begin() + 6), first);
+  int metrics = 0, logs = 0;
+  for (const auto& entry : fs::directory_iterator(work_ / "out")) {
+    const std::string name = entry.path().filename();
+    if (name.starts_with("metrics-of-")) {
+      ++metrics;
+      EXPECT_EQ(read_metrics(entry.path()).size(), 4U) << name;
+    }
+    logs += name.starts_with("trainer_log-of-") ? 1 : 0;
+  }
+  EXPECT_EQ(metrics, 3);
+  EXPECT_EQ(logs, 3);
 }
 
 TEST_F(Resume, ARunThatIsDoneSaysSo) {
