@@ -143,7 +143,8 @@ void show_schedule(const plan::Plan& plan, const PlanFlags& flags) {
   try {
     replace_file(flags.schedule_svg, plan::timeline_svg(view));
   } catch (const DeviceError& error) {
-    throw ConfigError("schedule_svg", printable(flags.schedule_svg), error.what());
+    throw ConfigError("schedule_svg", printable(flags.schedule_svg),
+                      fmt::format("{}; give another file", error.what()));
   }
 }
 

@@ -37,11 +37,16 @@ HfWriter::~HfWriter() {
   if (published_) return;
   std::error_code ignored;
   for (const HfShard& shard : shards_) fs::remove(unfinished(folder_, shard), ignored);
+  if (made_folder_) fs::remove(folder_, ignored);  // empty, or it stays
 }
 
 void HfWriter::open_next_shard() {
   const HfShard& shard = shards_[written_.size()];
-  if (written_.empty()) make_folders(folder_);
+  if (written_.empty()) {
+    std::error_code ignored;
+    made_folder_ = !fs::exists(folder_, ignored);
+    make_folders(folder_);
+  }
   remove_tree(unfinished(folder_, shard));
   file_ = std::make_unique<host::StreamWriter>(unfinished(folder_, shard), options_.write);
   const std::span<const model::TensorSpec> tensors(tensors_.data() + shard.first,

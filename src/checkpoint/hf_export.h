@@ -31,7 +31,7 @@ class HfWriter {
   /// The tensors in the order in which append() will give them; each in its own dtype.
   HfWriter(const std::filesystem::path& folder, std::vector<model::TensorSpec> tensors,
            const ExportOptions& options = {});
-  /// Without finish(), removes what was written.
+  /// Without finish(), removes what was written, and the folder where it was made for that.
   ~HfWriter();
   HfWriter(const HfWriter&) = delete;
   HfWriter& operator=(const HfWriter&) = delete;
@@ -58,6 +58,7 @@ class HfWriter {
   int64_t element_ = 0;  // of it
   std::vector<std::byte> staging_;
   std::string problem_;
+  bool made_folder_ = false;
   bool published_ = false;
 };
 

@@ -234,8 +234,10 @@ std::optional<FoundCheckpoint> find_newest(const std::filesystem::path& output_d
         fmt::format("{} skipped: {}", name.get<std::string>(), join_some(problems, kMaxListed)));
   }
   if (found.skipped.empty()) return std::nullopt;
-  throw DataError(fmt::format("{}: no checkpoint can be used: {}", output_dir.string(),
-                              join_some(found.skipped, kMaxListed)));
+  throw DataError(
+      fmt::format("{}: no checkpoint can be used: {}; name another one, or leave "
+                  "resume_from_checkpoint out to start afresh",
+                  output_dir.string(), join_some(found.skipped, kMaxListed)));
 }
 
 FoundCheckpoint open_named(const std::filesystem::path& folder, std::string_view field,
@@ -246,7 +248,7 @@ FoundCheckpoint open_named(const std::filesystem::path& folder, std::string_view
   };
   std::string mine = "ok";
   if (!exists(folder)) {
-    mine = "there is no such folder";
+    mine = "there is no such folder; name a checkpoint-N folder";
   } else if (!exists(folder / kManifestName)) {
     mine = fmt::format("the folder holds no {}; name a checkpoint-N folder", kManifestName);
   }
@@ -256,8 +258,9 @@ FoundCheckpoint open_named(const std::filesystem::path& folder, std::string_view
   FoundCheckpoint found{folder, {}, {}};
   const std::vector<std::string> problems = problems_of(folder, ranks, use, &found.manifest);
   if (!problems.empty()) {
-    throw DataError(
-        fmt::format("{}: cannot be used: {}", folder.string(), join_some(problems, kMaxListed)));
+    throw ConfigError(field, folder.string(),
+                      fmt::format("it cannot be used: {}; name another checkpoint",
+                                  join_some(problems, kMaxListed)));
   }
   return found;
 }

@@ -88,8 +88,8 @@ struct FoundCheckpoint {
 std::optional<FoundCheckpoint> find_newest(const std::filesystem::path& output_dir,
                                            Coordinator& ranks, const UseCheckpoint& use = {});
 
-/// Collective. The folder that somebody named with `field`. ConfigError when it does not exist or
-/// is no checkpoint, DataError when it is damaged: another one is never taken instead.
+/// Collective. The folder that somebody named with `field`. ConfigError when it does not
+/// exist, is no checkpoint or is damaged: another one is never taken instead.
 FoundCheckpoint open_named(const std::filesystem::path& folder, std::string_view field,
                            Coordinator& ranks, const UseCheckpoint& use = {});
 

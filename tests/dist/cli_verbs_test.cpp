@@ -164,6 +164,16 @@ TEST_F(Verbs, CheckpointsAreListedVerifiedAndExported) {
   const Outcome exported = work_.run(
       {"checkpoint", "export", work_ / "out/checkpoint-4", work_ / "model", work_ / "exported"});
   EXPECT_EQ(exported.code, 0) << exported.text();
+  write_text(work_ / "file", "");
+  for (const auto& [to, why] : {std::pair{"model", "is MODEL_DIR"},
+                                {"out/checkpoint-2", "is a checkpoint"},
+                                {"file", "is not a folder; give another one"}}) {
+    const Outcome refused = work_.run(
+        {"checkpoint", "export", work_ / "out/checkpoint-4", work_ / "model", work_ / to});
+    EXPECT_EQ(refused.code, 2) << refused.text();
+    EXPECT_TRUE(has(refused.err, "TO = " + (work_ / to).string()) && has(refused.err, why))
+        << refused.err;
+  }
   // A model folder again: the next run starts from it.
   const Outcome next =
       work_.run(command("train", with(work_.flags(), {{"model_name_or_path", work_ / "exported"},

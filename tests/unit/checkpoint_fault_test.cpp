@@ -346,10 +346,13 @@ TEST_F(DamageTest, NoneLeftIsAnErrorAndANamedOneIsNotReplaced) {
             std::string::npos)
       << message;
   EXPECT_NE(message.find("checkpoint-1 skipped"), std::string::npos);
-  EXPECT_NE(message_of<DataError>([&] {
-              open_named(newest(), "resume_from_checkpoint", alone);
-            }).find("cannot be used: rank-00000-of-00003.safetensors has 1 bytes instead of"),
-            std::string::npos);
+  EXPECT_TRUE(
+      message.ends_with("; name another one, or leave resume_from_checkpoint out to start afresh"));
+  EXPECT_NE(
+      message_of<ConfigError>([&] { open_named(newest(), "resume_from_checkpoint", alone); })
+          .find("resume_from_checkpoint = " + newest().string() +
+                ": it cannot be used: rank-00000-of-00003.safetensors has 1 bytes instead of"),
+      std::string::npos);
 }
 
 /// Manifests with a right hash and wrong contents.

@@ -402,8 +402,9 @@ TEST(Checkpoint, NamedFolderThatIsNone) {
   SingleRank alone;
   const std::string path = (folder / "checkpoint-1").string();
   const auto open = [&] { open_named(path, "resume_from_checkpoint", alone); };
-  EXPECT_EQ(message_of<ConfigError>(open),
-            "resume_from_checkpoint = " + path + ": there is no such folder");
+  EXPECT_EQ(
+      message_of<ConfigError>(open),
+      "resume_from_checkpoint = " + path + ": there is no such folder; name a checkpoint-N folder");
   make_folders(path);
   EXPECT_NE(message_of<ConfigError>(open).find("holds no manifest.json"), std::string::npos);
   EXPECT_EQ(find_newest(folder.path(), alone), std::nullopt);
