@@ -13,6 +13,7 @@
 #include "model/hf_weights.h"
 #include "model/hub_cache.h"
 #include "model/model_config.h"
+#include "train/run_files.h"
 
 namespace trireme::app {
 
@@ -32,7 +33,6 @@ int show(const checkpoint::Report& report) {
   return report.good ? 0 : 1;
 }
 
-int export_to_folder(Arguments args) {
 /// An export replaces files of the same names.
 void check_export_place(const std::filesystem::path& model_dir, const std::string& to) {
   train::check_output_dir("TO", to);
@@ -47,14 +47,15 @@ void check_export_place(const std::filesystem::path& model_dir, const std::strin
   }
 }
 
+int export_to_folder(Arguments args) {
   const std::string precision = args.size() == 5 ? args[4] : "f32";
   const auto dtype = parse_dtype(precision);
   if (dtype != DType::f32 && dtype != DType::bf16 && dtype != DType::f16) {
     throw ConfigError("dtype", printable(precision), "choose f32, bf16 or f16");
   }
   const auto folder = model::find_model_folder("MODEL_DIR", args[2]);
-  const auto model = model::build_model(model::read_model_config(folder));
   check_export_place(folder, args[3]);
+  const auto model = model::build_model(model::read_model_config(folder));
   checkpoint::export_checkpoint(args[1], {folder, model::expected_tensors(model)}, args[3], *dtype);
   std::fputs(fmt::format("Exported {} to {}\n", args[1], args[3]).c_str(), stdout);
   return 0;

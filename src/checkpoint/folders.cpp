@@ -20,6 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "checkpoint-";
+constexpr std::string_view kOf = "-of-";
 constexpr std::string_view kPointer = "latest";
 constexpr std::string_view kRun = "run_id";
 
@@ -112,6 +113,20 @@ std::vector<CheckpointFolder> folders_of_other_runs(const fs::path& output_dir,
   return folders;
 }
 
+std::vector<fs::path> folders_set_aside(const fs::path& output_dir) {
+  std::vector<fs::path> folders;
+  for (const std::string& name : list_folder(output_dir)) {
+    const size_t of = name.find(kOf);
+    std::error_code ignored;
+    if (of == std::string::npos || !step_of(std::string_view(name).substr(0, of))) continue;
+    if (fs::exists(output_dir / name / kManifestName, ignored)) {
+      folders.push_back(output_dir / name);
+    }
+  }
+  std::ranges::sort(folders);
+  return folders;
+}
+
 std::string new_run_id() {
   std::random_device device;
   return fmt::format("{:08x}{:08x}", device(), device());
@@ -139,7 +154,7 @@ std::string set_aside(const fs::path& checkpoint, std::string_view run) {
   if (!fs::exists(checkpoint, ignored)) return "";
   const std::string its_run = run_of(checkpoint).value_or("unknown");
   if (its_run == run) return "";
-  const std::string name = fmt::format("{}-of-{}", checkpoint.filename().string(),
+  const std::string name = fmt::format("{}{}{}", checkpoint.filename().string(), kOf,
                                        its_run.empty() ? "earlier" : its_run);
   fs::path aside = checkpoint.parent_path() / name;
   for (int i = 2; fs::exists(aside, ignored); ++i) {

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/text.h"
 #include "checkpoint/folders.h"
@@ -12,21 +14,28 @@ namespace trireme::checkpoint {
 
 namespace {
 
-constexpr std::string_view kRow = "{:<24} {:>6} {:>6} {:>11}  {}\n";
+constexpr std::string_view kRow = "{:<{}} {:>6} {:>6} {:>11}  {}\n";
 
-void add_row(const CheckpointFolder& folder, const std::string& run, Report* report) {
+/// Of the column of names, in characters.
+size_t width_of(const std::vector<std::filesystem::path>& renamed) {
+  size_t width = 24;
+  for (const auto& path : renamed) width = std::max(width, path.filename().string().size());
+  return width;
+}
+
+void add_row(const CheckpointFolder& folder, const std::string& run, size_t width, Report* report) {
   const std::string name = folder.path.filename().string();
   if (!folder.has_manifest) {
-    report->text += fmt::format(kRow, name, "-", "-", "-", "not a checkpoint of trireme");
+    report->text += fmt::format(kRow, name, width, "-", "-", "-", "not a checkpoint of trireme");
     return;
   }
   try {
     const Manifest manifest = read_manifest(folder.path);
-    report->text += fmt::format(kRow, name, manifest.world_size, manifest.files.size(),
+    report->text += fmt::format(kRow, name, width, manifest.world_size, manifest.files.size(),
                                 human_bytes(manifest.total_bytes()),
                                 manifest.run == run ? "complete" : "complete, of another run");
   } catch (const std::runtime_error& error) {
-    report->text += fmt::format(kRow, name, "-", "-", "-", error.what());
+    report->text += fmt::format(kRow, name, width, "-", "-", "-", error.what());
     report->good = false;
   }
 }
@@ -64,10 +73,14 @@ Report list_report(const std::filesystem::path& output_dir) {
   check_folder(output_dir);
   Report report;
   const std::vector<CheckpointFolder> folders = list_folders(output_dir);
-  if (folders.empty()) return {fmt::format("no checkpoints in {}\n", output_dir.string()), true};
-  report.text = fmt::format(kRow, "checkpoint", "ranks", "files", "size", "state");
+  const auto aside = folders_set_aside(output_dir);
+  if (folders.empty() && aside.empty())
+    return {fmt::format("no checkpoints in {}\n", output_dir.string()), true};
+  const size_t width = width_of(aside);
+  report.text = fmt::format(kRow, "checkpoint", width, "ranks", "files", "size", "state");
   const std::string run = current_run(output_dir);
-  for (const CheckpointFolder& folder : folders) add_row(folder, run, &report);
+  for (const CheckpointFolder& folder : folders) add_row(folder, run, width, &report);
+  for (const auto& path : aside) add_row({.path = path, .has_manifest = true}, run, width, &report);
   return report;
 }
 
@@ -82,6 +95,7 @@ Report verify_report(const std::filesystem::path& folder) {
   for (const CheckpointFolder& found : list_folders(folder)) {
     if (found.has_manifest) verify_one(found.path, &report);
   }
+  for (const auto& path : folders_set_aside(folder)) verify_one(path, &report);
   if (report.text.empty()) return {fmt::format("no checkpoints in {}\n", folder.string()), false};
   return report;
 }

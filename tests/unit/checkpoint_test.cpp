@@ -345,6 +345,8 @@ TEST(Checkpoint, RunsKeepApart) {
   EXPECT_EQ(find_newest(folder.path(), alone)->manifest.run, "second");
   EXPECT_EQ(sample_difference(folder / "checkpoint-6-of-first"), "");
   EXPECT_EQ(open_named(folder / "checkpoint-6-of-first", "x", alone).manifest.run, "first");
+  EXPECT_NE(list_report(folder.path()).text.find("checkpoint-6-of-first"), std::string::npos);
+  EXPECT_NE(verify_report(folder.path()).text.find("checkpoint-6-of-first: "), std::string::npos);
   save("second", 6, 1);
   EXPECT_EQ(list_folder(folder.path()).size(), 5u)
       << "checkpoint-3, checkpoint-6, checkpoint-6-of-first, latest, run_id";
