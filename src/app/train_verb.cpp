@@ -1,4 +1,5 @@
 #include <cstdio>
+#include <filesystem>
 #include <optional>
 #include <utility>
 
@@ -59,6 +60,14 @@ int train_verb(Arguments args) {
   if (!machine.cuda && parsed.config.algorithm_cache != "auto") {
     parsed.notices.push_back(
         "algorithm_cache has no effect: on the CPU no algorithms are measured");
+  }
+  std::error_code ignored;
+  if (!parsed.config.init_from_config &&
+      std::filesystem::equivalent(parsed.config.model_name_or_path, parsed.config.output_dir,
+                                  ignored)) {
+    parsed.notices.push_back(
+        "output_dir is the folder of model_name_or_path: at the end the trained model replaces its "
+        "weights");
   }
   const mesh::Layout layout = config::layout_of(parsed.config, ranks.world_size);
   train::RunData data(parsed.config, std::move(rows), layout.dp,

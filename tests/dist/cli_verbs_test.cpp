@@ -180,6 +180,14 @@ TEST_F(Verbs, CheckpointsAreListedVerifiedAndExported) {
                                                       {"init_from_config", "false"},
                                                       {"output_dir", work_ / "next"}})));
   EXPECT_EQ(next.code, 0) << next.text();
+  const std::string replaces = "at the end the trained model replaces its weights";
+  EXPECT_FALSE(has(next.out, replaces)) << next.out;
+  const Outcome over =
+      work_.run(command("train", with(work_.flags(), {{"model_name_or_path", work_ / "exported"},
+                                                      {"init_from_config", "false"},
+                                                      {"output_dir", work_ / "exported"}})));
+  EXPECT_EQ(over.code, 0) << over.text();
+  EXPECT_TRUE(has(over.out, replaces)) << over.out;
 }
 
 // Pipelines and layouts ---------------------------------------------------------------------
