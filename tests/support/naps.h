@@ -25,10 +25,10 @@ class NapWatch final : public cpu::ExecutionObserver {
                 Time end) override {
     const auto kind = static_cast<cpu::ItemKind>(item.index());
     const double seconds = std::chrono::duration<double>(end - start).count();
-    if (kind == cpu::ItemKind::comm) communication = communication + seconds;
-    if (kind == cpu::ItemKind::comm) collectives = collectives + 1;
+    if (kind == cpu::ItemKind::comm) communication += seconds;
+    if (kind == cpu::ItemKind::comm) ++collectives;
     if (kind == cpu::ItemKind::host && stream == device::StreamKind::compute) {
-      computation = computation + seconds;
+      computation += seconds;
     }
   }
   std::atomic<double> communication{0};
