@@ -168,7 +168,22 @@ class LlamaFactoryReader final : public ImportReader {
         set("train_sampling_strategy", "sequential", path);
       }
     } else {
-      said_[path] = value;
+      said_[path] = checked(path, value);  // finish() looks at it
+    }
+  }
+
+  /// Null where it is no value at all, which is told here.
+  Json checked(const std::string& path, const Json& value) {
+    try {
+      if (path == "packing") return coerce_json({.kind = kBool}, value);
+      const bool names = path == "dataset" || path == "eval_dataset";
+      if (names && !value.is_string() && !value.is_array()) {
+        throw BadValue("expects the name of a data set");
+      }
+      return value;
+    } catch (const BadValue& bad) {
+      bad_value(path, value, bad.what());
+      return {};
     }
   }
 
@@ -214,7 +229,7 @@ class LlamaFactoryReader final : public ImportReader {
   void check_packing() {
     const auto packing = said_.find("packing");
     if (packing != said_.end()) {
-      const Json value = coerce_json({.kind = kBool}, packing->second);
+      const Json& value = packing->second;
       if (value == true) refuse("packing", value, kLater);
       if (value == false) on_ignored("packing", value, "samples are not packed");
     } else if (pretrains()) {
@@ -239,7 +254,7 @@ class LlamaFactoryReader final : public ImportReader {
   /// The file of a data set, by dataset_info.json.
   void find_data(const std::string& key, std::string_view option) {
     const auto given = said_.find(key);
-    if (given == said_.end()) return;
+    if (given == said_.end() || given->second.is_null()) return;
     const Json names = coerce_json({.kind = Kind::list}, given->second);
     if (names.size() != 1) {
       refuse(key, given->second, "not supported yet; name one data set");
