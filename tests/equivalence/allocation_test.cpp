@@ -175,7 +175,8 @@ TEST_P(Allocation, StepsTakeNoMemory) {
   EXPECT_EQ(ours.calls, 0) << ours.bytes << " bytes, the largest " << ours.largest;
   EXPECT_EQ(mappings, 0);
   EXPECT_EQ(after.pages, before.pages);
-  EXPECT_LE(after.heap_in_use - before.heap_in_use, 0);
+  // Each rank may stand within a product at that moment; what a product kept would come to more.
+  EXPECT_LE(after.heap_in_use - before.heap_in_use, test.ranks * 16 * in_products.largest);
   // What remains: the nodes of oneDNN's map of arguments, freed before it returns.
   ASSERT_GT(products, 0);
   std::printf("%ld products: %.1f allocations each, the largest of %ld bytes\n", products.load(),
