@@ -8,10 +8,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 
 #include "support/backends.h"
 #include "support/program.h"
@@ -121,7 +123,16 @@ struct Snapshot {
   int64_t pages = 0;
   int64_t heap_in_use = 0;
 };
-Snapshot snapshot() { return {mapped_pages(), static_cast<int64_t>(mallinfo2().uordblks)}; }
+/// Of the heap the least of many looks: other ranks may stand within a product, which gives back
+/// what it took.
+Snapshot snapshot() {
+  Snapshot seen{mapped_pages(), std::numeric_limits<int64_t>::max()};
+  for (int looks = 0; looks < 200; ++looks) {
+    seen.heap_in_use = std::min(seen.heap_in_use, static_cast<int64_t>(mallinfo2().uordblks));
+    usleep(20);
+  }
+  return seen;
+}
 
 struct Case {
   int ranks;
@@ -175,8 +186,7 @@ TEST_P(Allocation, StepsTakeNoMemory) {
   EXPECT_EQ(ours.calls, 0) << ours.bytes << " bytes, the largest " << ours.largest;
   EXPECT_EQ(mappings, 0);
   EXPECT_EQ(after.pages, before.pages);
-  // Each rank may stand within a product at that moment; what a product kept would come to more.
-  EXPECT_LE(after.heap_in_use - before.heap_in_use, test.ranks * 16 * in_products.largest);
+  EXPECT_LE(after.heap_in_use - before.heap_in_use, 0);
   // What remains: the nodes of oneDNN's map of arguments, freed before it returns.
   ASSERT_GT(products, 0);
   std::printf("%ld products: %.1f allocations each, the largest of %ld bytes\n", products.load(),
