@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <string>
 
 #include "accel/cuda_loader.h"
+#include "base/environment.h"
 #include "cpu/communicator.h"
 #include "cuda/plan_rules.h"
 #include "host/cpu_topology.h"
@@ -33,11 +33,8 @@ std::unique_ptr<device::Backend> open_cpu(const launch::Ranks& ranks,
 std::string algorithm_cache(const config::RunConfig& config) {
   if (config.algorithm_cache == "none") return {};
   if (config.algorithm_cache != "auto") return config.algorithm_cache;
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  if (cache != nullptr && *cache != '\0') return std::string(cache) + "/trireme";
-  const char* home = std::getenv("HOME");
-  if (home != nullptr && *home != '\0') return std::string(home) + "/.cache/trireme";
-  return {};
+  const auto cache = user_cache(process_variables());
+  return cache ? (*cache / "trireme").string() : std::string();
 }
 
 std::unique_ptr<device::Backend> open_cuda(device::BackendMaker& maker, const launch::Ranks& ranks,

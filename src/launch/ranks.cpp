@@ -2,7 +2,6 @@
 
 #include <array>
 #include <charconv>
-#include <cstdlib>
 #include <limits>
 
 #include "base/error.h"
@@ -210,13 +209,7 @@ std::optional<Ranks> from_slurm(const Environment& environment) {
 
 }  // namespace
 
-Environment process_environment() {
-  return [](std::string_view name) -> std::optional<std::string> {
-    const char* const value = std::getenv(std::string(name).c_str());
-    if (value == nullptr || *value == '\0') return std::nullopt;
-    return value;
-  };
-}
+Environment process_environment() { return process_variables(); }
 
 Ranks discover_ranks(const Environment& environment) {
   if (const auto ranks = from_torch(environment)) return *ranks;

@@ -2,15 +2,15 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include "base/environment.h"
+
 namespace trireme::launch {
 
-/// Looks a variable up; nullopt when it is unset or empty.
-using Environment = std::function<std::optional<std::string>(std::string_view name)>;
+using Environment = Variables;
 Environment process_environment();
 
 struct Ranks {

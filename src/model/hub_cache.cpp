@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cstdlib>
+#include <optional>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -69,8 +69,7 @@ std::vector<fs::path> hub_caches(const Variables& variables) {
     if (const auto given = variables(name); given && caches.empty()) caches.emplace_back(*given);
   }
   if (caches.empty()) {
-    const fs::path user = variables("HOME").value_or("/");
-    const fs::path cache = variables("XDG_CACHE_HOME").value_or(user / ".cache");
+    const fs::path cache = user_cache(variables).value_or("/.cache");
     caches.push_back(fs::path(variables("HF_HOME").value_or(cache / "huggingface")) / "hub");
   }
   if (const auto given = variables("TRANSFORMERS_CACHE")) caches.emplace_back(*given);
@@ -105,12 +104,7 @@ fs::path find_model_folder(std::string_view field, const std::string& name,
 }
 
 fs::path find_model_folder(std::string_view field, const std::string& name) {
-  return find_model_folder(field, name,
-                           [](std::string_view variable) -> std::optional<std::string> {
-                             const char* value = std::getenv(std::string(variable).c_str());
-                             if (value == nullptr || *value == '\0') return std::nullopt;
-                             return value;
-                           });
+  return find_model_folder(field, name, process_variables());
 }
 
 }  // namespace trireme::model

@@ -6,16 +6,13 @@
 #pragma once
 
 #include <filesystem>
-#include <functional>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-namespace trireme::model {
+#include "base/environment.h"
 
-/// Looks a variable up; nullopt when it is unset or empty.
-using Variables = std::function<std::optional<std::string>(std::string_view name)>;
+namespace trireme::model {
 
 /// Where the cache may be, in the order in which it is searched: HF_HUB_CACHE, else
 /// HUGGINGFACE_HUB_CACHE, else HF_HOME/hub (HF_HOME is XDG_CACHE_HOME/huggingface or
