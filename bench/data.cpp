@@ -1,5 +1,5 @@
-// What the data path costs beside a step: shuffling an epoch, finding the capacity of a run,
-// building a descriptor, reading rows of ids.
+// What the data path costs beside a step: shuffling an epoch, packing samples, finding the capacity
+// of a run, building a descriptor, reading rows of ids.
 #include <benchmark/benchmark.h>
 #include <unistd.h>
 
@@ -43,11 +43,19 @@ void find_capacity(benchmark::State& state) {
   options.num_epochs = 3;
   options.shuffle = true;
   const auto lengths = random_lengths(options.num_samples);
+  const Packs packs(options.num_samples);
   const StepPlan plan(options);
-  for (auto _ : state) benchmark::DoNotOptimize(capacity_of(lengths, plan, 16));
+  for (auto _ : state) benchmark::DoNotOptimize(capacity_of(lengths, packs, plan, 16));
   state.counters["Msamples/s"] = rate(3 * static_cast<double>(state.range(0)) / kMillion);
 }
 BENCHMARK(find_capacity)->Arg(1000000)->Unit(benchmark::kMillisecond);
+
+void pack_samples(benchmark::State& state) {
+  const auto lengths = random_lengths(state.range(0));
+  for (auto _ : state) benchmark::DoNotOptimize(Packs::best_fit(lengths, 4096));
+  state.counters["Msamples/s"] = rate(static_cast<double>(state.range(0)) / kMillion);
+}
+BENCHMARK(pack_samples)->Arg(1000000)->Arg(10000000)->Unit(benchmark::kMillisecond);
 
 void build_descriptor(benchmark::State& state) {
   std::mt19937 random(6);

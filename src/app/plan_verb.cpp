@@ -27,6 +27,7 @@
 #include "plan/verify_stages.h"
 #include "train/memory_text.h"
 #include "train/run.h"
+#include "train/run_facts.h"
 
 namespace trireme::app {
 
@@ -67,6 +68,7 @@ struct Load {
   std::vector<int> accumulations;
   int64_t steps = 1;
   bool evaluates = false;
+  std::string packing = {};  // in words; empty: nothing is packed, or not known
 };
 
 Load load_of(const config::RunConfig& config, const model::ModelGraph& model,
@@ -74,12 +76,17 @@ Load load_of(const config::RunConfig& config, const model::ModelGraph& model,
   if (!config.data_path.empty()) {
     train::RunData data(config, train::read_rows(config, model.config), layout.dp, data_rank,
                         token_multiple);
-    return {data.capacity(), data.accumulations(), data.total_steps(), data.evaluates()};
+    const std::string packing =
+        config.packing ? train::packing_words(config, data.training(), data.packs()) : "";
+    return {data.capacity(), data.accumulations(), data.total_steps(), data.evaluates(), packing};
   }
-  const int64_t sequences = std::max(config.per_device_train_batch_size,
-                                     config.evaluates() ? config.per_device_eval_batch_size : 0);
-  const int64_t tokens = round_up(sequences * config.max_seq_length, token_multiple);
-  return {{tokens, sequences, config.max_seq_length},
+  const int64_t rows = std::max(config.per_device_train_batch_size,
+                                config.evaluates() ? config.per_device_eval_batch_size : 0);
+  const int64_t tokens = round_up(rows * config.max_seq_length, token_multiple);
+  // A pack may be of samples of one token.
+  const bool packs = config.packing || (config.evaluates() && config.packs_evaluation());
+  const bool whole = config.packing_strategy == config::PackingStrategy::best_fit;
+  return {{tokens, packs && whole ? tokens : rows, config.max_seq_length},
           {static_cast<int>(config.gradient_accumulation_steps)},
           std::max<int64_t>(config.max_steps, 1),
           config.evaluates()};
@@ -95,7 +102,8 @@ struct Sizes {
 
 bool plans_for_gpus(const config::RunConfig& config) {
   return config.device == config::DeviceChoice::cuda ||
-         (config.device == config::DeviceChoice::automatic && accel::look_for_cuda().num_devices > 0);
+         (config.device == config::DeviceChoice::automatic &&
+          accel::look_for_cuda().num_devices > 0);
 }
 
 Sizes sizes_on_gpus(bool deterministic, int64_t world_size) {
@@ -124,9 +132,10 @@ void print_summary(const plan::Plan& plan, const PlanFlags& flags, const Load& l
   const std::string title =
       fmt::format("Planned memory of each of {} ranks", flags.world_size / plan.mesh.layout.pp);
   std::string text = train::memory_text(
-      plan.mesh.layout.pp == 1 ? title : fmt::format("{} of stage {}", title, plan.mesh.at.pp), plan,
-      memory_besides);
+      plan.mesh.layout.pp == 1 ? title : fmt::format("{} of stage {}", title, plan.mesh.at.pp),
+      plan, memory_besides);
   text += fmt::format("Parameters: {}\n", metrics::thousands(plan.model.num_parameters()));
+  if (!load.packing.empty()) text += fmt::format("Packing: {}\n", load.packing);
   text += fmt::format("Largest micro-batch: {} tokens in {} sequences, the longest {}\n",
                       load.capacity.tokens, load.capacity.sequences, load.capacity.longest);
   text +=

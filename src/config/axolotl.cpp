@@ -58,12 +58,19 @@ void add_data(Schema& schema) {
   schema.honour("sequence_len", "max_seq_length");
   schema.honour_in_code("excess_length_strategy", kText,
                         "`--on_long`: drop is skip, raise is error; drop when it is left out");
-  schema.ignore_all(kNoPacking, {"pad_to_sequence_len", "multipack_real_batches",
-                                 "batch_flattening", "sample_packing_eff_est",
-                                 "sample_packing_group_size", "sample_packing_bin_size"});
-  schema.refuse_all(
-      kBool, {false},
-      {"eval_sample_packing", "use_pose", "curriculum_sampling", "dataset_exact_deduplication"});
+  schema.honour("sample_packing", "packing");
+  schema.honour("eval_sample_packing", "eval_packing");
+  schema.ignore_all(kNoPadding,
+                    {"pad_to_sequence_len", "multipack_real_batches", "batch_flattening"});
+  schema.ignore_all("all samples are packed at once, as many to a pack as fit",
+                    {"sample_packing_group_size", "sample_packing_bin_size"});
+  schema.ignore("sample_packing_eff_est", kReal,
+                "packs are made and counted before the first step");
+  schema.ignore("sample_packing_mp_start_method", kText, "packing takes no processes");
+  schema.refuse("sample_packing_sequentially", kBool, {false},
+                "not supported; a pack takes the samples that fit best");
+  schema.refuse_all(kBool, {false},
+                    {"use_pose", "curriculum_sampling", "dataset_exact_deduplication"});
   schema.refuse_all(kInt, {}, {"min_sample_len", "eval_sequence_len"});
   schema.ignore("train_on_inputs", kBool, "rows of text are trained whole");
   schema.ignore_all("rows of text have no template",

@@ -19,8 +19,9 @@ constexpr std::string_view kNoTemplate = "no template is applied";
 
 void add_method(Schema& schema) {
   schema.honour_in_code("stage", kText,
-                        "pt: rows of text are trained whole, which needs `packing: false`; sft: "
-                        "rows of input_ids and labels. Others are refused");
+                        "pt: rows of text, trained whole and packed as `--packing_strategy` "
+                        "wrapped unless `packing` is false; sft: rows of input_ids and labels. "
+                        "Others are refused");
   schema.honour_in_code("finetuning_type", kText,
                         "full, and it must be said: the default is lora, which is refused");
   schema.honour("train_from_scratch", "init_from_config");
@@ -121,7 +122,14 @@ void add_data(Schema& schema) {
   schema.honour_in_code("eval_dataset", kText, "`--eval_path`, in the same way");
   schema.honour_in_code("dataset_dir", kText, "where dataset_info.json lies; `data`");
   schema.honour_in_code("template", kText, "without effect in stage pt, refused in stage sft");
-  schema.honour_in_code("packing", kBool, "false; stage pt must say so");
+  schema.honour_in_code("packing", kBool,
+                        "stage pt: `--packing`, true when left out, with `--packing_strategy` "
+                        "wrapped; a text keeps the first token that the tokenizer gives it, which "
+                        "LLaMA-Factory writes over that of each block. Stage sft: false, or true "
+                        "with `neat_packing`");
+  schema.honour_in_code("neat_packing", kBool,
+                        "true: `--packing`, in packs of at most cutoff_len tokens; refused in "
+                        "stage pt, as LLaMA-Factory does");
   schema.honour("cutoff_len", "max_seq_length");
   schema.honour_in_code("disable_shuffling", kBool,
                         "`--train_sampling_strategy` sequential when true");
@@ -175,7 +183,8 @@ class LlamaFactoryReader final : public ImportReader {
   /// Null where it is no value at all, which is told here.
   Json checked(const std::string& path, const Json& value) {
     try {
-      if (path == "packing") return coerce_json({.kind = kBool}, value);
+      const bool flag = path == "packing" || path == "neat_packing";
+      if (flag) return coerce_json({.kind = kBool}, value);
       const bool names = path == "dataset" || path == "eval_dataset";
       if (names && !value.is_string() && !value.is_array()) {
         throw BadValue("expects the name of a data set");
@@ -226,18 +235,31 @@ class LlamaFactoryReader final : public ImportReader {
     }
   }
 
+  bool says(const std::string& key, bool value) const {
+    const auto found = said_.find(key);
+    return found != said_.end() && found->second == value;
+  }
+
   void check_packing() {
-    const auto packing = said_.find("packing");
-    if (packing != said_.end()) {
-      const Json& value = packing->second;
-      if (value == true) refuse("packing", value, kLater);
-      if (value == false) on_ignored("packing", value, "samples are not packed");
-    } else if (pretrains()) {
-      problem(
-          "packing is not given in {}: in stage pt LLaMA-Factory packs, which is not supported "
-          "yet; say packing: false",
-          reading().source);
+    const bool given = says("packing", true) || says("packing", false);
+    if (says("neat_packing", true)) {
+      if (pretrains()) {
+        return refuse("neat_packing", true, "stage pt has no such packing; leave it out");
+      }
+      set("packing", true, "neat_packing");
+      if (given) on_ignored("packing", said_.at("packing"), "neat_packing says it");
+      return;
     }
+    if (says("neat_packing", false)) on_ignored("neat_packing", false, "packing says it");
+    if (!pretrains() && says("packing", true)) {
+      return refuse("packing", true,
+                    "not supported; samples in a pack would see each other, unless you give "
+                    "neat_packing: true");
+    }
+    if (given) set("packing", said_.at("packing"), "packing");
+    if (!pretrains() || says("packing", false)) return;
+    set_default("packing", true, "packing");
+    set_default("packing_strategy", "wrapped", "packing_strategy");
   }
 
   void check_template() {

@@ -23,7 +23,9 @@ constexpr bool kIsOptional<std::optional<T>> = true;
 
 template <typename T>
 constexpr Kind kind_of() {
-  if constexpr (std::is_same_v<T, bool>) return Kind::boolean;
+  if constexpr (std::is_same_v<T, bool> || std::is_same_v<T, std::optional<bool>>) {
+    return Kind::boolean;
+  }
   if constexpr (std::is_integral_v<T> || kIsOptional<T>) return Kind::integer;
   if constexpr (std::is_floating_point_v<T>) return Kind::real;
   if constexpr (std::is_enum_v<T>) return Kind::choice;

@@ -51,6 +51,26 @@ using Rows = std::vector<Option>;
 constexpr double kMaxBatch = 1 << 20;
 constexpr double kMaxRanks = 1 << 20;
 
+void append_packing(Rows& rows) {
+  const auto group = OptionGroup::data;
+  constexpr std::string_view kSplit =
+      "not supported yet; bfd treats samples longer than max_seq_length as on_long says, and "
+      "wrapped cuts all";
+  rows.push_back(field("packing", group, &RunConfig::packing,
+                       "fill each row of a batch with samples, up to max_seq_length tokens; batch "
+                       "sizes then count such packs")
+                     .also({"sample_packing", "neat_packing"}));
+  rows.push_back(field("packing_strategy", group, &RunConfig::packing_strategy,
+                       "bfd: samples stay whole and do not see each other, each pack takes those "
+                       "that fit best; wrapped: all rows laid end to end and cut into blocks of "
+                       "max_seq_length, each one sequence, of which the last may be shorter")
+                     .words({{"bfd_split", "", kSplit}, {"bfd-requeue", "", kSplit}}));
+  rows.push_back(field("eval_packing", group, &RunConfig::eval_packing,
+                       "pack the samples that are evaluated on; auto: as packing says")
+                     .also({"eval_sample_packing"})
+                     .unset_as("auto"));
+}
+
 void append_model_and_data(Rows& rows) {
   const auto model = OptionGroup::model;
   rows.push_back(
@@ -72,6 +92,7 @@ void append_model_and_data(Rows& rows) {
                      .also({"validation_file"}));
   rows.push_back(field("on_long", data, &RunConfig::on_long,
                        "what happens to samples longer than max_seq_length"));
+  append_packing(rows);
   rows.push_back(field("train_sampling_strategy", data, &RunConfig::train_sampling_strategy,
                        "order of the samples within an epoch")
                      .words({{"group_by_length", "", kLater}}));

@@ -41,11 +41,8 @@ void append_data(Rows& rows) {
   rows.push_back(refused("group_by_length", group, kBool, {false}, kLater));
   rows.push_back(meaningless("length_column_name", group, kText,
                              "lengths are counted while the rows are checked"));
-  rows.push_back(refused("packing", group, kBool, {false}, kLater).also({"sample_packing"}));
-  rows.push_back(refused("neat_packing", group, kBool, {false}, kLater));
-  rows.push_back(meaningless("packing_strategy", group, kText, "samples are not packed"));
-  rows.push_back(meaningless("padding_free", group, kBool, kNoPacking));
-  rows.push_back(meaningless("pad_to_multiple_of", group, kInt, kNoPacking));
+  rows.push_back(meaningless("padding_free", group, kBool, kNoPadding));
+  rows.push_back(meaningless("pad_to_multiple_of", group, kInt, kNoPadding));
   rows.push_back(refused("completion_only_loss", group, kBool, {false},
                          "not supported yet; give rows of input_ids and labels"));
   rows.push_back(refused("assistant_only_loss", group, kBool, {false},
@@ -223,7 +220,7 @@ void append_rare(Rows& rows) {
   ignore(OptionGroup::data, "every rank reads the file itself", {"dispatch_batches"});
 
   refuse(OptionGroup::layout, "not supported; there is no MPS", {"use_mps_device"});
-  refuse(OptionGroup::data, kLater, {"eval_packing", "sortish_sampler", "predict_with_generate"});
+  refuse(OptionGroup::data, kLater, {"sortish_sampler", "predict_with_generate"});
   refuse(OptionGroup::data, "not supported; a batch size is that of a rank", {"split_batches"});
   refuse(OptionGroup::model, kLater, {"use_peft", "load_in_4bit", "load_in_8bit"});
   refuse(OptionGroup::layout, kNoOffload, {"activation_offloading"});
@@ -236,7 +233,10 @@ void append_rare(Rows& rows) {
   for (const std::string_view name : {"dataset_name", "dataset_config", "dataset_config_name"}) {
     rows.push_back(refused(name, OptionGroup::data, kText, {""}, kUseDataPath));
   }
-  for (const std::string_view name : {"block_size", "max_train_samples", "max_eval_samples"}) {
+  rows.push_back(refused("block_size", OptionGroup::data, kInt, {},
+                         "not supported; give --max_seq_length, --packing and --packing_strategy "
+                         "wrapped"));
+  for (const std::string_view name : {"max_train_samples", "max_eval_samples"}) {
     rows.push_back(refused(name, OptionGroup::data, kInt, {}, kLater));
   }
 }

@@ -64,11 +64,11 @@ struct ModelFacts {
 };
 
 /// Fills what was left open: the batch triple (train_batch_size = per_device_train_batch_size x
-/// gradient_accumulation_steps x data ranks), max_seq_length, eval_steps, reduce_at, the
-/// persistence threshold, the shard group (`host_ranks`: the ranks of one host; 0: all). Adds
-/// notices. Throws ConfigError listing all contradictions: of the
-/// DeepSpeed file with typed flags, within the file, of the layout with the `world_size`, and of
-/// the triple, with what could be changed.
+/// gradient_accumulation_steps x data ranks), max_seq_length, eval_packing, eval_steps, reduce_at,
+/// the persistence threshold, the shard group (`host_ranks`: the ranks of one host; 0: all). Adds
+/// notices. Throws ConfigError listing all contradictions: of the DeepSpeed file with typed flags,
+/// within the file, of the layout with the `world_size`, and of the triple, with what could be
+/// changed.
 void resolve(ParseResult& result, const ModelFacts& facts, int64_t world_size,
              int64_t host_ranks = 0);
 

@@ -12,8 +12,8 @@ inline constexpr std::string_view kNoOffload =
 inline constexpr std::string_view kKernels = "the native kernels are what runs, on every device";
 inline constexpr std::string_view kUnits = "the units that are sharded are the model's blocks";
 inline constexpr std::string_view kNoTracker = "no tracker is fed";
-inline constexpr std::string_view kNoPacking =
-    "samples are not packed, and attention skips padding";
+inline constexpr std::string_view kNoPadding =
+    "a micro-batch is its tokens laid end to end, without padding";
 inline constexpr std::string_view kOwnSlice = "every rank reads its own slice of the weights";
 
 }  // namespace trireme::config

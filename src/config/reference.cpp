@@ -92,7 +92,7 @@ constexpr std::string_view kLlamaFactory = R"(
 
 A file with one of the keys stage, finetuning_type, dataset, dataset_dir, template. Its other keys
 are names of this page. Left out, these have LLaMA-Factory's defaults: `cutoff_len` 2048, gradient
-checkpointing on.
+checkpointing on, and in stage pt packing.
 )";
 
 constexpr std::string_view kAxolotl = R"(

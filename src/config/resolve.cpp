@@ -171,6 +171,7 @@ void resolve(ParseResult& result, const ModelFacts& facts, int64_t world_size, i
   throw_if_any(result.contradictions);
 
   settle_length(result, facts);
+  if (!config.eval_packing) config.eval_packing = config.packing;
   if (config.eval_steps == 0) config.eval_steps = config.logging_steps;
   if (config.reduce_at == ReduceAt::automatic) {
     config.reduce_at = config.zero.stage <= 1 ? ReduceAt::boundary : ReduceAt::micro;

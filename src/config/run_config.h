@@ -35,6 +35,9 @@ enum class Sampling { random, sequential };
 enum class Recompute { none, norms, activation, ffn, qkv, attention, block };
 enum class ReduceAt { automatic, micro, boundary };
 enum class OnLong { truncate, skip, error };
+/// best_fit: samples stay whole (data/packing.h). wrapped: blocks of all tokens laid end to end
+/// (data/dataset.h).
+enum class PackingStrategy { best_fit, wrapped };
 enum class DeviceChoice { automatic, cpu, cuda };
 enum class Deterministic { automatic, yes, no };
 enum class Precision { float32, bfloat16 };
@@ -108,6 +111,9 @@ struct RunConfig {
   std::string output_dir = "trainer_output";
   int64_t max_seq_length = 0;  // 0: the model's, at most 4096 (filled by resolve)
   OnLong on_long = OnLong::truncate;
+  bool packing = false;
+  PackingStrategy packing_strategy = PackingStrategy::best_fit;
+  std::optional<bool> eval_packing;  // as `packing` (filled by resolve)
   Sampling train_sampling_strategy = Sampling::random;
   int64_t seed = 42;
   std::optional<int64_t> data_seed;
@@ -187,6 +193,7 @@ struct RunConfig {
   std::string monitor_csv_dir;
   bool disable_tqdm = false;  // plain lines also on a terminal
 
+  bool packs_evaluation() const { return eval_packing.value_or(packing); }
   bool evaluates() const { return eval_strategy != Strategy::no || eval_on_start || do_eval; }
 
   // proof and debugging

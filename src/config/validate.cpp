@@ -18,6 +18,7 @@ class Rules {
 
   std::vector<std::string> check() {
     check_required();
+    check_packing();
     check_steps();
     check_schedule_parts();
     check_saving();
@@ -43,6 +44,28 @@ class Rules {
     }
     if (given("deepspeed") && config_.deepspeed.empty()) {
       problems_.push_back("deepspeed has no file: give --deepspeed FILE.json");
+    }
+  }
+
+  void check_packing() {
+    const bool wraps = config_.packing_strategy == PackingStrategy::wrapped;
+    const bool packs_evaluation = config_.packs_evaluation();
+    if (config_.packing && wraps &&
+        result_.origins.at("packing").find("neat_packing") != std::string::npos) {
+      problems_.push_back(
+          "packing_strategy = wrapped: with neat_packing samples do not see each other; give bfd, "
+          "or packing instead");
+    }
+    if (!config_.packing && !packs_evaluation && given("packing_strategy")) {
+      result_.notices.push_back("packing_strategy has no effect: packing = false");
+    }
+    const bool all_wrapped = config_.packing && (packs_evaluation || !config_.evaluates());
+    if (all_wrapped && wraps && given("on_long")) {
+      result_.notices.push_back(
+          "on_long has no effect: packing_strategy = wrapped leaves nothing of long samples out");
+    }
+    if (!config_.evaluates() && given("eval_packing")) {
+      result_.notices.push_back("eval_packing has no effect: nothing is evaluated");
     }
   }
 

@@ -66,6 +66,10 @@ constexpr auto enum_words(OnLong) {
   return std::array{EnumWord{OnLong::truncate, "truncate"}, EnumWord{OnLong::skip, "skip"},
                     EnumWord{OnLong::error, "error"}};
 }
+constexpr auto enum_words(PackingStrategy) {
+  return std::array{EnumWord{PackingStrategy::best_fit, "bfd"},
+                    EnumWord{PackingStrategy::wrapped, "wrapped"}};
+}
 constexpr auto enum_words(Deterministic) {
   return std::array{EnumWord{Deterministic::automatic, "auto"},
                     EnumWord{Deterministic::yes, "true"}, EnumWord{Deterministic::no, "false"}};

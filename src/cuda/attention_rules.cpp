@@ -75,11 +75,12 @@ int64_t length_class(int64_t longest) {
 
 AttentionCalls::AttentionCalls(const AttentionCase& c, const AttentionPolicy& policy)
     : ragged(!c.even || c.longest == 1), length(ragged ? length_class(c.longest) : c.longest) {
-  int64_t most = c.sequences;
-  if (c.backward) most = std::max<int64_t>(1, kBudget / gradient_bytes(c, policy, length));
+  int64_t most = kMostSequences;
+  if (c.backward) {
+    most = std::clamp<int64_t>(kBudget / gradient_bytes(c, policy, length), 1, kMostSequences);
+  }
   if (ragged) {
-    sequences =
-        std::min(c.backward ? most : power_at_least(c.sequences), power_at_least(c.sequences));
+    sequences = std::min(most, power_at_least(c.sequences));
     count = ceil_div(c.sequences, sequences);
   } else {
     count = ceil_div(c.sequences, most);

@@ -31,6 +31,9 @@ struct AttentionCase {
   bool empty() const { return tokens == 0 || sequences == 0 || longest == 0; }
 };
 
+/// Of one launch: the last dimension of a grid is at most 65535.
+inline constexpr int64_t kMostSequences = 32768;
+
 /// Which GPU, and whether gradients must repeat bit for bit.
 struct AttentionPolicy {
   int compute_capability = 90;

@@ -3,6 +3,7 @@
 //
 // Forward and dQ own queries and meet keys; dK and dV own keys and meet the queries of their whole
 // group. Each result has one owner and one order of summation.
+#include <algorithm>
 #include <cfloat>
 #include <cmath>
 
@@ -331,15 +332,6 @@ Shape shape_of(const ops::OpCall& call, const AttentionCase& c, const TensorView
   return shape;
 }
 
-/// Shared memory: `owned` and `met` arrays of rows.
-Grid attention_grid(const AttentionCase& c, int64_t heads, int owned, int met) {
-  check(c.sequences <= 65535 && heads <= 65535, "attention: {} sequences and {} heads are too many",
-        c.sequences, heads);
-  const int64_t floats = owned * kRows * c.head_dim + met * kMet * (c.head_dim + 1);
-  return {dim3(blocks(ceil_div(c.longest, kRows)), blocks(heads), blocks(c.sequences)),
-          dim3(kThreads), floats * static_cast<int64_t>(sizeof(float))};
-}
-
 /// body(T, slices): slices of 32 columns that hold a head.
 template <typename Body>
 void with_slices(DType dtype, int64_t head_dim, const Body& body) {
@@ -353,10 +345,31 @@ void with_slices(DType dtype, int64_t head_dim, const Body& body) {
   return of_type(Bf16{});
 }
 
-/// More shared memory than every kernel may use is asked for.
-template <typename... Params>
-void allow_grid(const char* name, void (*kernel)(Params...), const Grid& grid) {
-  if (grid.shared_bytes > 48 * 1024) allow_shared(name, kernel, grid.shared_bytes);
+/// What blocks keep in shared memory: `owned` arrays of kRows rows and `met` ones of kMet.
+struct Arrays {
+  int owned;
+  int met;
+};
+
+/// Launches `kernel` for all rows of `heads` heads of all sequences, of which a grid has room for
+/// kMostSequences.
+template <typename Args>
+void launch_all(const char* name, void (*kernel)(Args, Shape), const AttentionCase& c,
+                int64_t heads, Arrays arrays, cudaStream_t stream, const Args& args,
+                const Shape& shape) {
+  check(heads <= 65535, "attention: {} heads are too many", heads);
+  const int64_t floats = arrays.owned * kRows * c.head_dim + arrays.met * kMet * (c.head_dim + 1);
+  const int64_t shared_bytes = floats * static_cast<int64_t>(sizeof(float));
+  // More shared memory than every kernel may use is asked for.
+  if (shared_bytes > 48 * 1024) allow_shared(name, kernel, shared_bytes);
+  for (int64_t first = 0; first < c.sequences; first += kMostSequences) {
+    const int64_t count = std::min(kMostSequences, c.sequences - first);
+    const Grid grid{dim3(blocks(ceil_div(c.longest, kRows)), blocks(heads), blocks(count)),
+                    dim3(kThreads), shared_bytes};
+    Shape part = shape;
+    part.cu_seqlens += first;
+    launch(name, kernel, grid, stream, args, part);
+  }
 }
 
 }  // namespace
@@ -371,11 +384,9 @@ void simple_attention(const ops::OpCall& call, const AttentionCase& c, cudaStrea
   if (c.empty()) return;
   with_slices(call.dtype, c.head_dim, [&](auto type, auto slices) {
     using T = decltype(type);
-    const auto kernel = attend<T, decltype(slices)::value>;
-    const Grid grid = attention_grid(c, c.heads, 1, 2);
-    allow_grid("attention", kernel, grid);
     const ForwardArgs<T> args{rows_of<T>(out), rows_of<float>(lse), rows_of<const T>(qkv)};
-    launch("attention", kernel, grid, stream, args, shape_of(call, c, cu_seqlens));
+    launch_all("attention", attend<T, decltype(slices)::value>, c, c.heads, {1, 2}, stream, args,
+               shape_of(call, c, cu_seqlens));
   });
 }
 
@@ -398,14 +409,10 @@ void simple_attention_grad(const ops::OpCall& call, const AttentionCase& c, floa
     launch("attention row sums", sum_rows<T>,
            {dim3(blocks(ceil_div(c.tokens * c.heads, kWarps))), dim3(kThreads)}, stream, args,
            c.tokens, shape.heads, shape.head_dim);
-    const Grid of_queries = attention_grid(c, c.heads, 2, 2);
-    const auto queries = query_gradient<T, kSlices>;
-    allow_grid("attention query gradient", queries, of_queries);
-    launch("attention query gradient", queries, of_queries, stream, args, shape);
-    const Grid of_keys = attention_grid(c, c.kv_heads, 2, 2);
-    const auto keys = key_gradient<T, kSlices>;
-    allow_grid("attention key gradient", keys, of_keys);
-    launch("attention key gradient", keys, of_keys, stream, args, shape);
+    launch_all("attention query gradient", query_gradient<T, kSlices>, c, c.heads, {2, 2}, stream,
+               args, shape);
+    launch_all("attention key gradient", key_gradient<T, kSlices>, c, c.kv_heads, {2, 2}, stream,
+               args, shape);
   });
 }
 

@@ -12,14 +12,46 @@
 namespace trireme::data {
 namespace {
 
-// A bound of capacity_of that costs little: the longest samples in one micro-batch.
-ops::Extent largest_possible(std::span<const int32_t> lengths, int64_t batch_size,
-                             int64_t pad_multiple) {
-  std::vector<int32_t> longest(static_cast<size_t>(std::min(batch_size, std::ssize(lengths))));
-  std::partial_sort_copy(lengths.begin(), lengths.end(), longest.begin(), longest.end(),
+/// Adds sequences up.
+class ExtentSum {
+ public:
+  void add(int64_t length) {
+    ++sum_.sequences;
+    sum_.tokens += length;
+    sum_.longest = std::max(sum_.longest, length);
+  }
+  ops::Extent padded(int64_t pad_multiple) const {
+    ops::Extent extent = sum_;
+    extent.even = extent.sequences > 0 && extent.tokens == extent.sequences * extent.longest;
+    extent.tokens = round_up(extent.tokens, pad_multiple);
+    return extent;
+  }
+
+ private:
+  ops::Extent sum_;
+};
+
+int64_t sum_of_largest(std::span<const int64_t> values, int64_t count) {
+  std::vector<int64_t> largest(static_cast<size_t>(std::min(count, std::ssize(values))));
+  std::partial_sort_copy(values.begin(), values.end(), largest.begin(), largest.end(),
                          std::greater<>());
-  const int64_t tokens = std::accumulate(longest.begin(), longest.end(), int64_t{0});
-  return {round_up(tokens, pad_multiple), std::ssize(longest), longest.front()};
+  return std::accumulate(largest.begin(), largest.end(), int64_t{0});
+}
+
+// A bound of capacity_of that costs little: the largest packs in one micro-batch.
+ops::Extent largest_possible(std::span<const int32_t> lengths, const Packs& packs,
+                             int64_t batch_size, int64_t pad_multiple) {
+  std::vector<int64_t> tokens, sequences;
+  ops::Extent bound;
+  for (int32_t pack = 0; pack < packs.size(); ++pack) {
+    const ops::Extent extent = extent_of(lengths, packs.samples(pack), 1);
+    tokens.push_back(extent.tokens);
+    sequences.push_back(extent.sequences);
+    bound.longest = std::max(bound.longest, extent.longest);
+  }
+  bound.tokens = round_up(sum_of_largest(tokens, batch_size), pad_multiple);
+  bound.sequences = sum_of_largest(sequences, batch_size);
+  return bound;
 }
 
 void enlarge(ops::Extent* capacity, const ops::Extent& extent) {
@@ -32,26 +64,30 @@ void enlarge(ops::Extent* capacity, const ops::Extent& extent) {
 
 ops::Extent extent_of(std::span<const int32_t> lengths, std::span<const int32_t> samples,
                       int64_t pad_multiple) {
-  ops::Extent extent;
-  extent.sequences = std::ssize(samples);
-  for (const int32_t sample : samples) {
-    const int64_t length = lengths[static_cast<size_t>(sample)];
-    extent.tokens += length;
-    extent.longest = std::max(extent.longest, length);
-  }
-  extent.even = extent.sequences > 0 && extent.tokens == extent.sequences * extent.longest;
-  extent.tokens = round_up(extent.tokens, pad_multiple);
-  return extent;
+  ExtentSum sum;
+  for (const int32_t sample : samples) sum.add(lengths[static_cast<size_t>(sample)]);
+  return sum.padded(pad_multiple);
 }
 
-ops::Extent capacity_of(std::span<const int32_t> lengths, const StepPlan& plan,
+ops::Extent extent_of(std::span<const int32_t> lengths, const Packs& packs,
+                      std::span<const int32_t> batch, int64_t pad_multiple) {
+  ExtentSum sum;
+  for (const int32_t pack : batch) {
+    for (const int32_t sample : packs.samples(pack)) sum.add(lengths[static_cast<size_t>(sample)]);
+  }
+  return sum.padded(pad_multiple);
+}
+
+ops::Extent capacity_of(std::span<const int32_t> lengths, const Packs& packs, const StepPlan& plan,
                         int64_t pad_multiple) {
   const StepPlanOptions& options = plan.options();
-  check(std::ssize(lengths) == options.num_samples, "a plan for other samples");
-  // A wrapped batch may hold a sample twice where there are fewer samples than a batch has.
+  check(std::ssize(lengths) == packs.num_samples() && packs.size() == options.num_samples,
+        "a plan for other samples");
+  // A batch that is filled up holds a pack twice where there are fewer packs than it takes.
   const bool repeats = options.even_batches && options.num_samples < options.batch_size;
-  const ops::Extent bound = repeats ? ops::Extent{INT64_MAX, INT64_MAX, INT64_MAX}
-                                    : largest_possible(lengths, options.batch_size, pad_multiple);
+  const ops::Extent bound =
+      repeats ? ops::Extent{INT64_MAX, INT64_MAX, INT64_MAX}
+              : largest_possible(lengths, packs, options.batch_size, pad_multiple);
   EpochOrder order(options);
   ops::Extent capacity;
   for (int64_t step = 0; step < plan.total_steps() && capacity != bound; ++step) {
@@ -60,8 +96,8 @@ ops::Extent capacity_of(std::span<const int32_t> lengths, const StepPlan& plan,
     order.move_to(at.epoch);
     for (int64_t i = 0; i < at.num_micro_batches; ++i) {
       for (int64_t rank = 0; rank < options.num_ranks; ++rank) {
-        const auto samples = order.batch(rank, at.first_micro_batch + i);
-        enlarge(&capacity, extent_of(lengths, samples, pad_multiple));
+        const auto batch = order.batch(rank, at.first_micro_batch + i);
+        enlarge(&capacity, extent_of(lengths, packs, batch, pad_multiple));
       }
     }
   }

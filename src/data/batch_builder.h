@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "data/dataset.h"
+#include "data/packing.h"
 #include "data/step_plan.h"
 #include "ops/batch.h"
 
@@ -14,10 +15,14 @@ namespace trireme::data {
 /// Sizes of the micro-batch that holds these samples, its rows padded to a multiple.
 ops::Extent extent_of(std::span<const int32_t> lengths, std::span<const int32_t> samples,
                       int64_t pad_multiple);
+/// The same of all samples of the packs in `batch`.
+ops::Extent extent_of(std::span<const int32_t> lengths, const Packs& packs,
+                      std::span<const int32_t> batch, int64_t pad_multiple);
 
-/// The largest of each size over every micro-batch that any rank meets in the run. The same on
-/// every rank. O(samples dealt), or less once no micro-batch can be larger.
-ops::Extent capacity_of(std::span<const int32_t> lengths, const StepPlan& plan,
+/// The largest of each size over every micro-batch that any rank meets in the run, of a plan that
+/// deals these packs. The same on every rank. O(samples dealt), or less once no micro-batch can be
+/// larger.
+ops::Extent capacity_of(std::span<const int32_t> lengths, const Packs& packs, const StepPlan& plan,
                         int64_t pad_multiple);
 
 /// Writes descriptors; keeps scratch, which grows to the largest micro-batch.

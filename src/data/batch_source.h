@@ -16,9 +16,15 @@ namespace trireme::data {
 /// than another. Nothing is allocated after construction.
 class BatchSource {
  public:
-  /// `rank` is among the ranks that share the data. `dataset` must outlive this.
-  BatchSource(const Dataset& dataset, const StepPlan& plan, int64_t rank, int64_t pad_multiple);
+  /// `plan` deals `packs`, which are of `dataset`; `rank` is among the ranks that share the data.
+  /// `dataset` must outlive this.
+  BatchSource(const Dataset& dataset, Packs packs, const StepPlan& plan, int64_t rank,
+              int64_t pad_multiple);
+  /// Each sample in a pack of its own.
+  BatchSource(const Dataset& dataset, const StepPlan& plan, int64_t rank, int64_t pad_multiple)
+      : BatchSource(dataset, Packs(dataset.size()), plan, rank, pad_multiple) {}
 
+  const Packs& packs() const { return packs_; }
   const StepPlan& plan() const { return plan_; }
   /// The largest micro-batch of the run, of any rank.
   const ops::Extent& capacity() const { return capacity_; }
@@ -28,13 +34,16 @@ class BatchSource {
   ops::Extent extent(int64_t step, int64_t micro_batch, int64_t rank);
   /// Writes its descriptor to out: layout.total() entries, a capacity no smaller than this one's.
   ops::Extent fill(int64_t step, int64_t micro_batch, const ops::BatchLayout& layout, int32_t* out);
-  /// Tokens (without padding) that all ranks together process in a step.
-  int64_t tokens_in_step(int64_t step);
+  /// What all ranks together process in a step, without padding.
+  int64_t tokens_in_step(int64_t step) { return whole_step(step).tokens; }
+  int64_t samples_in_step(int64_t step) { return whole_step(step).sequences; }
 
  private:
   const EpochOrder& order_of(int64_t epoch);
+  ops::Extent whole_step(int64_t step);
 
   const Dataset& dataset_;
+  const Packs packs_;
   const StepPlan plan_;
   const int64_t rank_;
   const int64_t pad_multiple_;

@@ -72,6 +72,11 @@ std::optional<tokenizer::Tokenizer> load_tokenizer(RowShape shape, const Dataset
   return result;
 }
 
+DatasetOptions without_limit(DatasetOptions options) {
+  options.max_seq_length = INT32_MAX;
+  return options;
+}
+
 }  // namespace
 
 void Dataset::Chunk::add(size_t begin, int64_t size, const DatasetOptions& options, int64_t line) {
@@ -103,6 +108,62 @@ void Dataset::Chunk::add(size_t begin, int64_t size, const DatasetOptions& optio
       num_trained(std::span(tokens).subspan(tokens.size() - static_cast<size_t>(size)));
 }
 
+// Makes blocks of rows, a chunk at a time, so that no more than one chunk is held twice.
+class Dataset::Wrapper {
+ public:
+  explicit Wrapper(int64_t block_length) : length_(static_cast<size_t>(block_length)) {}
+
+  // The blocks that end within `rows`.
+  Chunk wrap(Chunk rows) {
+    Chunk blocks;
+    blocks.tokens.reserve(rows.tokens.size());
+    const int32_t* at = rows.tokens.data();
+    for (const Chunk::Sample& row : rows.samples) {
+      const auto size = static_cast<size_t>(row.length);
+      const int32_t* labels = row.has_labels ? at + size : at;
+      append({at, size}, {labels, size}, &blocks);
+      at = labels + size;
+    }
+    blocks.tokens.shrink_to_fit();
+    blocks.counts.rows = rows.counts.rows;
+    return blocks;
+  }
+
+  // The last block, where it is not whole.
+  Chunk rest() {
+    Chunk blocks;
+    if (!ids_.empty()) close(&blocks);
+    blocks.counts.rows = 0;
+    return blocks;
+  }
+
+ private:
+  void append(std::span<const int32_t> ids, std::span<const int32_t> labels, Chunk* blocks) {
+    while (!ids.empty()) {
+      const size_t count = std::min(ids.size(), length_ - ids_.size());
+      ids_.insert(ids_.end(), ids.begin(), ids.begin() + static_cast<int64_t>(count));
+      labels_.insert(labels_.end(), labels.begin(), labels.begin() + static_cast<int64_t>(count));
+      if (ids_.size() == length_) close(blocks);
+      ids = ids.subspan(count);
+      labels = labels.subspan(count);
+    }
+  }
+
+  void close(Chunk* blocks) {
+    const size_t begin = blocks->tokens.size();
+    blocks->tokens.insert(blocks->tokens.end(), ids_.begin(), ids_.end());
+    if (labels_ != ids_) {
+      blocks->tokens.insert(blocks->tokens.end(), labels_.begin(), labels_.end());
+    }
+    blocks->add(begin, std::ssize(ids_), without_limit({}), 0);
+    ids_.clear();
+    labels_.clear();
+  }
+
+  const size_t length_;
+  std::vector<int32_t> ids_, labels_;  // of the block that is not full yet
+};
+
 void Dataset::adopt(Chunk chunk) {
   const int32_t* at = chunk.tokens.data();  // stays when the vector moves
   for (const Chunk::Sample& sample : chunk.samples) {
@@ -125,14 +186,15 @@ Dataset Dataset::load(const std::filesystem::path& path, const DatasetOptions& o
   const RowShape shape = detect_row_shape(file);
   const auto tokenizer = load_tokenizer(shape, options);
   std::vector<Chunk> chunks(static_cast<size_t>(file.num_chunks()));
+  const DatasetOptions of_rows = options.wrapped ? without_limit(options) : options;
 
   for_each_chunk(file, options.num_threads, [&]() -> ChunkWork {
-    const auto each_row = [&chunks, &options](auto parse) {
-      return [&chunks, &options, parse](int64_t index, std::string_view lines) {
+    const auto each_row = [&chunks, &of_rows](auto parse) {
+      return [&chunks, &of_rows, parse](int64_t index, std::string_view lines) {
         Chunk& chunk = chunks[static_cast<size_t>(index)];
         for_each_line(lines, [&](std::string_view line, int64_t number) {
           const size_t begin = chunk.tokens.size();
-          chunk.add(begin, parse(line, number, &chunk.tokens), options, number);
+          chunk.add(begin, parse(line, number, &chunk.tokens), of_rows, number);
         });
         chunk.tokens.shrink_to_fit();
       };
@@ -151,7 +213,13 @@ Dataset Dataset::load(const std::filesystem::path& path, const DatasetOptions& o
   });
 
   Dataset result;
-  for (Chunk& chunk : chunks) result.adopt(std::move(chunk));
+  if (options.wrapped) {
+    Wrapper wrapper(options.max_seq_length);
+    for (Chunk& chunk : chunks) result.adopt(wrapper.wrap(std::move(chunk)));
+    result.adopt(wrapper.rest());
+  } else {
+    for (Chunk& chunk : chunks) result.adopt(std::move(chunk));
+  }
   if (result.size() == 0) {
     throw DataError(fmt::format("{}: all {} rows are longer than the max_seq_length {}",
                                 path.string(), result.counts().rows, options.max_seq_length));
@@ -163,8 +231,7 @@ Dataset::Dataset(const std::vector<std::vector<int32_t>>& ids,
                  const std::vector<std::vector<int32_t>>& labels) {
   check(labels.empty() || labels.size() == ids.size(), "{} rows of labels for {} samples",
         labels.size(), ids.size());
-  DatasetOptions no_limit;
-  no_limit.max_seq_length = INT32_MAX;
+  const DatasetOptions no_limit = without_limit({});
   Chunk chunk;
   for (size_t i = 0; i < ids.size(); ++i) {
     const size_t begin = chunk.tokens.size();

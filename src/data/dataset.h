@@ -17,18 +17,22 @@ struct DatasetOptions {
   int64_t vocab_size = 0;      // of the model; every id must be below
   int64_t max_seq_length = 0;  // tokens of the longest sample
   config::OnLong on_long = config::OnLong::truncate;
+  /// The tokens of all rows, with their labels, laid end to end and cut into blocks of
+  /// max_seq_length, each a sample; the last block has what is left. No row is too long then, and
+  /// `on_long` is not asked.
+  bool wrapped = false;
   int num_threads = 0;  // 0: one a core
 };
 
 struct DatasetCounts {
-  int64_t rows = 0;       // samples + skipped
+  int64_t rows = 0;       // of the file: samples + skipped, unless wrapped
   int64_t truncated = 0;  // longer than max_seq_length: the end is cut off
   int64_t skipped = 0;    // longer than max_seq_length: left out
   int64_t tokens = 0;     // of all samples
   int64_t trained = 0;    // labels that count: all but -100, and never the first of a sample
 };
 
-/// Immutable. Sample i is the i-th row that was not skipped.
+/// Immutable. Sample i is the i-th row that was not skipped, or the i-th block of wrapped rows.
 class Dataset {
  public:
   /// Reads and checks every row before it returns. Text becomes its tokens with the tokenizer's
@@ -63,6 +67,7 @@ class Dataset {
     const int32_t* labels;  // the same where every token is trained
   };
   struct Chunk;
+  class Wrapper;
   Dataset() = default;
   size_t length(int64_t sample) const {
     return static_cast<size_t>(lengths_[static_cast<size_t>(sample)]);

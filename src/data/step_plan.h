@@ -4,7 +4,8 @@
 // An epoch deals its samples in batches of `batch_size`; batch j goes to rank j mod num_ranks as
 // its micro-batch j / num_ranks. Every rank has the same number of micro-batches; where the samples
 // run out the last may be short or empty. A step takes `accumulation_steps` micro-batches of one
-// epoch, the last step of an epoch those that are left.
+// epoch, the last step of an epoch those that are left. What is called a sample here is a pack of
+// them (packing.h), of one each where they are not packed.
 #pragma once
 
 #include <cstdint>

@@ -12,13 +12,18 @@ namespace trireme::train {
 
 namespace {
 
+bool wraps(const config::RunConfig& config) {
+  return config.packing_strategy == config::PackingStrategy::wrapped;
+}
+
 data::DatasetOptions dataset_options(const config::RunConfig& config,
-                                     const model::ModelConfig& model) {
+                                     const model::ModelConfig& model, bool packed) {
   data::DatasetOptions options;
   options.tokenizer_folder = config.model_name_or_path;
   options.vocab_size = model.vocab_size;
   options.max_seq_length = config.max_seq_length;
   options.on_long = config.on_long;
+  options.wrapped = packed && wraps(config);
   return options;
 }
 
@@ -40,7 +45,7 @@ data::StepPlanOptions step_options(const config::RunConfig& config, int64_t num_
 }  // namespace
 
 RunRows read_rows(const config::RunConfig& config, const model::ModelConfig& model) {
-  const data::DatasetOptions options = dataset_options(config, model);
+  const data::DatasetOptions options = dataset_options(config, model, config.packing);
   RunRows rows{data::Dataset::load(config.data_path, options), nullptr};
   if (rows.training.counts().trained == 0) {
     throw DataError(fmt::format(
@@ -49,25 +54,31 @@ RunRows read_rows(const config::RunConfig& config, const model::ModelConfig& mod
         config.data_path, config.max_seq_length, data::kNotTrained));
   }
   if (config.evaluates()) {
-    rows.evaluation =
-        std::make_unique<data::Dataset>(data::Dataset::load(config.eval_path, options));
+    rows.evaluation = std::make_unique<data::Dataset>(data::Dataset::load(
+        config.eval_path, dataset_options(config, model, config.packs_evaluation())));
   }
   return rows;
 }
 
+data::Packs packs_of(const config::RunConfig& config, const data::Dataset& samples, bool packed) {
+  // A block of wrapped rows is as long as a pack may be.
+  if (!packed || wraps(config)) return data::Packs(samples.size());
+  return data::Packs::best_fit(samples.lengths(), config.max_seq_length);
+}
+
 RunData::RunData(const config::RunConfig& config, RunRows rows, int64_t data_ranks,
                  int64_t data_rank, int64_t token_multiple)
-    : training_(std::move(rows.training)),
-      evaluation_set_(std::move(rows.evaluation)),
-      train_(std::make_unique<data::BatchSource>(
-          training_, data::StepPlan(step_options(config, training_.size(), data_ranks)), data_rank,
-          token_multiple)) {
+    : training_(std::move(rows.training)), evaluation_set_(std::move(rows.evaluation)) {
+  data::Packs packs = packs_of(config, training_, config.packing);
+  const data::StepPlan plan(step_options(config, packs.size(), data_ranks));
+  train_ = std::make_unique<data::BatchSource>(training_, std::move(packs), plan, data_rank,
+                                               token_multiple);
   if (!evaluation_set_) return;
-  evaluation_ = std::make_unique<data::BatchSource>(
-      *evaluation_set_,
-      data::StepPlan(data::evaluation_plan(evaluation_set_->size(),
-                                           config.per_device_eval_batch_size, data_ranks)),
-      data_rank, token_multiple);
+  data::Packs evaluated = packs_of(config, *evaluation_set_, config.packs_evaluation());
+  const data::StepPlan evaluation(
+      data::evaluation_plan(evaluated.size(), config.per_device_eval_batch_size, data_ranks));
+  evaluation_ = std::make_unique<data::BatchSource>(*evaluation_set_, std::move(evaluated),
+                                                    evaluation, data_rank, token_multiple);
 }
 
 void grow(ops::Extent& capacity, const ops::Extent& other) {
@@ -122,16 +133,6 @@ std::vector<ops::Extent> RunData::extents(int64_t step) {
   const int64_t count = plan().at(step).num_micro_batches;
   for (int64_t m = 0; m < count; ++m) found.push_back(train_->extent(step, m));
   return found;
-}
-
-int64_t RunData::samples_in_step(int64_t step) const {
-  const data::StepPlanOptions& o = plan().options();
-  const data::StepPlan::Step at = plan().at(step);
-  const int64_t row = o.batch_size * o.num_ranks;
-  const int64_t dealt =
-      o.even_batches && o.num_ranks > 1 ? plan().micro_batches_per_epoch() * row : o.num_samples;
-  const int64_t first = at.first_micro_batch * row;
-  return std::clamp<int64_t>(dealt - first, 0, at.num_micro_batches * row);
 }
 
 std::vector<ops::Extent> RunData::evaluation_extents() {

@@ -24,6 +24,9 @@ struct RunRows {
 /// Reads and checks every row.
 RunRows read_rows(const config::RunConfig& config, const model::ModelConfig& model);
 
+/// How a set is dealt when it is packed as the configuration says, or not packed.
+data::Packs packs_of(const config::RunConfig& config, const data::Dataset& samples, bool packed);
+
 /// One rank's view of the data.
 class RunData {
  public:
@@ -32,6 +35,7 @@ class RunData {
           int64_t token_multiple);
 
   const data::Dataset& training() const { return training_; }
+  const data::Packs& packs() const { return train_->packs(); }
   const data::StepPlan& plan() const { return train_->plan(); }
   int64_t total_steps() const { return plan().total_steps(); }
   /// The largest micro-batch of training and evaluation, of any rank.
@@ -48,10 +52,11 @@ class RunData {
   /// Tokens without padding, over all ranks.
   int64_t tokens_in_step(int64_t step) { return train_->tokens_in_step(step); }
   /// Samples of a step, over all ranks.
-  int64_t samples_in_step(int64_t step) const;
+  int64_t samples_in_step(int64_t step) { return train_->samples_in_step(step); }
 
   bool evaluates() const { return evaluation_ != nullptr; }
   const data::Dataset& evaluation_set() const { return *evaluation_set_; }
+  const data::Packs& evaluation_packs() const { return evaluation_->packs(); }
   int64_t evaluation_samples() const { return evaluation_set_->size(); }
   std::vector<ops::Extent> evaluation_extents();
   void fill_evaluation(int64_t batch, const ops::BatchLayout& layout, int32_t* out) {

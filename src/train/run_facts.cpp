@@ -1,5 +1,7 @@
 #include "train/run_facts.h"
 
+#include "metrics/text.h"
+
 namespace trireme::train {
 
 namespace {
@@ -29,6 +31,21 @@ std::string precision_words(const config::RunConfig& config) {
 
 }  // namespace
 
+std::string packing_words(const config::RunConfig& config, const data::Dataset& samples,
+                          const data::Packs& packs) {
+  using metrics::thousands;
+  const std::string length = thousands(config.max_seq_length);
+  if (config.packing_strategy == config::PackingStrategy::wrapped) {
+    return fmt::format("{} rows in {} blocks of {} tokens", thousands(samples.counts().rows),
+                       thousands(samples.size()), length);
+  }
+  const double room =
+      static_cast<double>(packs.size()) * static_cast<double>(config.max_seq_length);
+  return fmt::format("{} samples in {} packs of at most {} tokens, {:.1f} % full",
+                     thousands(samples.size()), thousands(packs.size()), length,
+                     100 * static_cast<double>(samples.counts().tokens) / room);
+}
+
 metrics::RunFacts run_facts(const config::RunConfig& config, const RunData& data,
                             const plan::Plan& plan, const mesh::Layout& layout) {
   metrics::RunFacts facts;
@@ -49,6 +66,13 @@ metrics::RunFacts run_facts(const config::RunConfig& config, const RunData& data
   if (layout.pp > 1) facts.more.emplace_back("Pipeline stages", std::to_string(layout.pp));
   facts.more.emplace_back("ZeRO stage", std::to_string(config.zero.stage));
   facts.more.emplace_back("Precision", precision_words(config));
+  if (config.packing) {
+    facts.more.emplace_back("Packing", packing_words(config, data.training(), data.packs()));
+  }
+  if (data.evaluates() && config.packs_evaluation()) {
+    facts.more.emplace_back("Packing of evaluation",
+                            packing_words(config, data.evaluation_set(), data.evaluation_packs()));
+  }
   facts.more.emplace_back("Longest sequence", std::to_string(plan.capacity.longest));
   const data::DatasetCounts& counts = data.training().counts();
   if (counts.truncated + counts.skipped > 0) {

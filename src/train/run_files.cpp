@@ -148,15 +148,13 @@ std::vector<checkpoint::FileRecord> export_by_all(Session& session, checkpoint::
 }
 
 /// Streams the weights to `to`. On rank 0: the files written.
-std::vector<checkpoint::FileRecord> export_weights(Session& session,
-                                                   checkpoint::Coordinator& ranks,
+std::vector<checkpoint::FileRecord> export_weights(Session& session, checkpoint::Coordinator& ranks,
                                                    const std::filesystem::path& model_folder,
                                                    const std::filesystem::path& to) {
   const mesh::Layout& layout = session.plan().mesh.layout;
   const bool whole = layout.tp * layout.pp == 1;  // on rank 0
-  std::vector<checkpoint::FileRecord> files = whole
-                                                  ? export_by_rank_0(session, ranks.rank(), to)
-                                                  : export_by_all(session, ranks, to);
+  std::vector<checkpoint::FileRecord> files =
+      whole ? export_by_rank_0(session, ranks.rank(), to) : export_by_all(session, ranks, to);
   if (ranks.rank() != 0) return {};
   auto copied = checkpoint::copy_model_files(model_folder, to, session.plan().compute);
   files.insert(files.end(), copied.begin(), copied.end());
@@ -258,6 +256,8 @@ Json describe_run(const config::RunConfig& config, int64_t num_samples, int64_t 
   run["seed"] = config.data_seed.value_or(config.seed);
   run["train_sampling_strategy"] =
       config.train_sampling_strategy == config::Sampling::random ? "random" : "sequential";
+  run["packing"] =
+      config.packing ? std::string(config::word_of(config.packing_strategy)) : std::string("none");
   run["max_seq_length"] = config.max_seq_length;
   run["max_steps"] = config.max_steps;
   run["num_train_epochs"] = config.num_train_epochs;

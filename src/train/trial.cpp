@@ -62,16 +62,18 @@ int64_t data_rank(const TrialOptions& o, int rank) {
   return mesh::coordinates_of(layout_of(o), rank).dp;
 }
 
-data::StepPlan evaluation_plan(const TrialOptions& o) {
-  return data::StepPlan(data::evaluation_plan(o.evaluation->size(), 2, layout_of(o).dp));
+data::Packs training_packs(const TrialOptions& o) {
+  return packs_of(o.config, *o.dataset, o.config.packing);
 }
 
 std::unique_ptr<data::BatchSource> evaluation_source(const TrialOptions& o, int rank,
                                                      int64_t token_multiple) {
   if (o.evaluation == nullptr) return nullptr;
+  data::Packs packs = packs_of(o.config, *o.evaluation, o.config.packs_evaluation());
+  const data::StepPlan plan(data::evaluation_plan(packs.size(), 2, layout_of(o).dp));
   // Every tensor rank has an equal part of the sequence.
-  return std::make_unique<data::BatchSource>(*o.evaluation, evaluation_plan(o), data_rank(o, rank),
-                                             token_multiple * layout_of(o).tp);
+  return std::make_unique<data::BatchSource>(*o.evaluation, std::move(packs), plan,
+                                             data_rank(o, rank), token_multiple * layout_of(o).tp);
 }
 
 }  // namespace
@@ -83,7 +85,7 @@ class TrialRank {
         o_(trial.options_),
         rank_(rank),
         backend_(backend),
-        source_(*o_.dataset, step_plan(o_), data_rank(o_, rank),
+        source_(*o_.dataset, training_packs(o_), step_plan(o_), data_rank(o_, rank),
                 backend.token_multiple() * layout_of(o_).tp),
         evaluation_(evaluation_source(o_, rank, backend.token_multiple())),
         session_(make_plan(), backend.device(), backend.communicator(), session_options()) {}
@@ -245,7 +247,7 @@ void on_ranks(int ranks, const std::function<void(int rank)>& body) {
 
 data::StepPlan step_plan(const TrialOptions& o) {
   data::StepPlanOptions options;
-  options.num_samples = o.dataset->size();
+  options.num_samples = training_packs(o).size();
   options.batch_size = o.config.per_device_train_batch_size;
   options.num_ranks = layout_of(o).dp;
   options.accumulation_steps = o.config.gradient_accumulation_steps;

@@ -34,7 +34,7 @@ struct TrialOptions {
   std::function<std::unique_ptr<StateSource>()> source;
   /// The host waits for a step when the next one is enqueued, as a run does; else at once.
   bool runs_ahead = false;
-  const data::Dataset* evaluation = nullptr;  // before_step may evaluate; batches of two samples
+  const data::Dataset* evaluation = nullptr;  // before_step may evaluate; batches of two packs
   /// Called on every rank before a step is enqueued (evaluate, measure, ...).
   std::function<void(Session&, int rank, int64_t step)> before_step;
   /// Called on every rank when the host knows what a step decided.
@@ -76,7 +76,7 @@ class Trial {
 /// Runs `body(rank)` on as many threads and rethrows the first error.
 void on_ranks(int ranks, const std::function<void(int rank)>& body);
 
-/// Which samples each data rank sees at each step.
+/// Which packs of the data set each data rank sees at each step.
 data::StepPlan step_plan(const TrialOptions& options);
 
 /// What a rank evaluates in before_step; `token_multiple` of its backend.

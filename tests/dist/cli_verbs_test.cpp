@@ -107,6 +107,7 @@ TEST_F(Verbs, APlanIsWhatARunAllocates) {
                         {"per_device_train_batch_size", pick({"1", "3", "5"})},
                         {"gradient_accumulation_steps", pick({"1", "2", "5"})},
                         {"overlap_comm", pick({"true", "false"})},
+                        {"packing", pick({"true", "false"})},
                         {"max_steps", "2"}});
     if (flags.at("bf16") == "true") {
       flags = with(flags, {{"master_dtype", pick({"float32", "bfloat16"})},
@@ -150,6 +151,21 @@ TEST_F(Verbs, PlanNeedsNoDataAndNoRanks) {
                  "--zero_stage", "3", "--rank", "1023"});
   EXPECT_EQ(outcome.code, 0) << outcome.text();
   EXPECT_TRUE(has(outcome.out, "Planned memory of each of 1024 ranks")) << outcome.out;
+}
+
+TEST_F(Verbs, PlanCountsPacks) {
+  const Flags flags = with(work_.flags(), {{"packing", "true"}, {"max_seq_length", "32"}});
+  const Outcome known = work_.run(command("plan", flags));
+  EXPECT_EQ(known.code, 0) << known.text();
+  EXPECT_TRUE(has(known.out, "Packing: 50 samples in 21 packs of at most 32 tokens, "))
+      << known.out;
+  EXPECT_TRUE(has(known.out, "Largest micro-batch: 64 tokens in ")) << known.out;
+  Flags unknown = flags;
+  unknown.erase("data_path");
+  const Outcome most = work_.run(command("plan", unknown));
+  EXPECT_EQ(most.code, 0) << most.text();
+  EXPECT_TRUE(has(most.out, "Largest micro-batch: 64 tokens in 64 sequences, the longest 32"))
+      << most.out;
 }
 
 // Checkpoints -------------------------------------------------------------------------------
@@ -203,10 +219,12 @@ TEST_F(Verbs, PlanDrawsThePipeline) {
   ASSERT_EQ(outcome.code, 0) << outcome.text();
   EXPECT_TRUE(has(outcome.out, "Planned memory of each of 2 ranks of stage 0")) << outcome.out;
   EXPECT_TRUE(has(outcome.out, "Pipeline zero_bubble: 2 stages, 3 micro-batches")) << outcome.out;
-  for (const char* part : {"\n    0 F0", "\n    1 ...", "W2", "embed", "- head", "by the formula"}) {
+  for (const char* part :
+       {"\n    0 F0", "\n    1 ...", "W2", "embed", "- head", "by the formula"}) {
     EXPECT_TRUE(has(outcome.out, part)) << part << outcome.out;
   }
-  EXPECT_TRUE(has(outcome.out, "Stages (their programs meet without deadlock)\n    0  ")) << outcome.out;
+  EXPECT_TRUE(has(outcome.out, "Stages (their programs meet without deadlock)\n    0  "))
+      << outcome.out;
   const std::string svg = read_bytes(work_ / "pipeline.svg");
   EXPECT_TRUE(has(svg, "<svg ") && has(svg, ">stage 1</text>") && has(svg, "</svg>"));
 }

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "config/schedule.h"
+#include "train/run_data.h"
 
 namespace trireme::testing {
 
@@ -14,6 +15,7 @@ class Loop {
  public:
   explicit Loop(const RigOptions& options)
       : o_(options),
+        packs_(train::packs_of(options.config, *options.dataset, options.config.packing)),
         plan_(step_plan(options)),
         order_(plan_.options()),
         schedule_(config::schedule_table(options.config, plan_.total_steps())) {
@@ -31,14 +33,20 @@ class Loop {
   }
 
  private:
-  void step(int64_t s) {
-    const data::StepPlan::Step at = plan_.at(s);
+  std::vector<int32_t> samples_of(const data::StepPlan::Step& at) {
     order_.move_to(at.epoch);
+    std::vector<int32_t> found;
+    for (const int32_t pack : order_.batches(at.first_micro_batch, at.num_micro_batches)) {
+      const auto samples = packs_.samples(pack);
+      found.insert(found.end(), samples.begin(), samples.end());
+    }
+    return found;
+  }
+
+  void step(int64_t s) {
     LossSums sums;
-    add_micro_batch(
-        o_.model, o_.config.bf16 ? rounded_to_bf16(run_.masters) : run_.masters,
-        batch_of(*o_.dataset, order_.batches(at.first_micro_batch, at.num_micro_batches)), true,
-        sums);
+    add_micro_batch(o_.model, o_.config.bf16 ? rounded_to_bf16(run_.masters) : run_.masters,
+                    batch_of(*o_.dataset, samples_of(plan_.at(s))), true, sums);
     double squares = 0;
     for (auto& [name, gradient] : sums.gradients) {
       for (double& g : gradient) {
@@ -87,6 +95,7 @@ class Loop {
   }
 
   const RigOptions& o_;
+  data::Packs packs_;
   data::StepPlan plan_;
   data::EpochOrder order_;
   std::vector<double> schedule_;

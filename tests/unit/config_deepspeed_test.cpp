@@ -126,8 +126,8 @@ TEST(DeepspeedKeys, AutoIsAValueOfEveryKey) {
   EXPECT_EQ(settings.at("reduce_bucket_size"), "auto");
   for (const auto& [name, value] : plain.items()) {
     const bool filled = name == "train_batch_size" || name == "max_seq_length" ||
-                        name == "eval_steps" || name == "reduce_at" || name == "deepspeed" ||
-                        name == "stage3_param_persistence_threshold";
+                        name == "eval_packing" || name == "eval_steps" || name == "reduce_at" ||
+                        name == "deepspeed" || name == "stage3_param_persistence_threshold";
     EXPECT_TRUE(filled || settings.at(name) == value) << name;
   }
 }

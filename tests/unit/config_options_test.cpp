@@ -304,6 +304,44 @@ TEST(Rules, SettingsThatNeedEachOther) {
   }
 }
 
+TEST(Rules, PackingByItsNames) {
+  const RunConfig plain = parse_words({}).config;
+  EXPECT_FALSE(plain.packing);
+  EXPECT_FALSE(plain.packs_evaluation());
+  for (const char* name : {"--packing", "--sample_packing", "--neat_packing"}) {
+    const RunConfig config = parse_words({name}).config;
+    EXPECT_TRUE(config.packing) << name;
+    EXPECT_EQ(config.packing_strategy, PackingStrategy::best_fit) << name;
+    EXPECT_TRUE(config.packs_evaluation()) << name;
+  }
+  const Words evaluates = {"--eval_strategy=epoch", "--eval_path=e.jsonl"};
+  const auto with_evaluation = [&](Words words) {
+    words.insert(words.end(), evaluates.begin(), evaluates.end());
+    return parse_words(words);
+  };
+  EXPECT_FALSE(with_evaluation({"--packing", "--eval_packing=false"}).config.packs_evaluation());
+  EXPECT_TRUE(with_evaluation({"--eval_sample_packing"}).config.packs_evaluation());
+  EXPECT_TRUE(with_evaluation({"--packing", "--eval_packing=auto"}).config.packs_evaluation());
+
+  EXPECT_EQ(parse_error({"--neat_packing", "--packing_strategy", "wrapped"}),
+            "packing_strategy = wrapped: with neat_packing samples do not see each other; give "
+            "bfd, or packing instead");
+  for (const char* split : {"bfd_split", "bfd-requeue"}) {
+    EXPECT_TRUE(contains(parse_error({"--packing", "--packing_strategy", split}),
+                         "not supported yet; bfd treats samples longer than max_seq_length"))
+        << split;
+  }
+  EXPECT_EQ(joined(parse_words({"--packing_strategy=wrapped"}).notices),
+            "packing_strategy has no effect: packing = false\n");
+  EXPECT_EQ(joined(parse_words({"--packing", "--eval_packing"}).notices),
+            "eval_packing has no effect: nothing is evaluated\n");
+  const Words wrapped = {"--packing", "--packing_strategy=wrapped", "--on_long=skip"};
+  EXPECT_TRUE(contains(joined(with_evaluation(wrapped).notices), "on_long has no effect"));
+  Words half = wrapped;
+  half.push_back("--eval_packing=false");  // samples of evaluation may be long
+  EXPECT_EQ(joined(with_evaluation(half).notices), "");
+}
+
 TEST(Rules, TheBestModelMustBeSaved) {
   const auto error = [](Words words) {
     words.insert(words.end(), {"--load_best_model_at_end", "--eval_path", "e"});

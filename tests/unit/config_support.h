@@ -149,7 +149,7 @@ inline Json good_value(const Option& row) {
   if (row.name == "save_strategy") return "best";
   switch (row.rule.kind) {
     case Kind::boolean:
-      return !row.get(RunConfig{}).get<bool>();
+      return row.get(RunConfig{}) != true;
     case Kind::integer: {
       const Json now = row.get(RunConfig{});
       return now.is_null() || now.get<int64_t>() < 0 ? Json(7) : Json(now.get<int64_t>() + 1);

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "cuda/algorithm_cache.h"
+#include "cuda/attention_rules.h"
 #include "cuda/op_sizing.h"
 #include "cuda/plan_rules.h"
 #include "support/temp_folder.h"
@@ -49,6 +50,35 @@ TEST(PlanRules, RepeatingGradientsHaveTheirWorkspace) {
   EXPECT_GT(repeating, scores);
   EXPECT_LT(repeating, scores + (int64_t{256} << 20));
   EXPECT_LT(fast, int64_t{1} << 30);
+}
+
+/// As many sequences as packs of short samples have: more calls, within the same workspace.
+TEST(PlanRules, AttentionTakesAnyNumberOfSequences) {
+  for (const bool backward : {false, true}) {
+    for (const bool even : {false, true}) {
+      for (const int64_t sequences : {1, 3, 100, 5000, 70000, 200000}) {
+        AttentionCase c{ops::OpCall{}};
+        c.backward = backward;
+        c.gpu_matrix_units = true;
+        c.even = even;
+        c.heads = 8;
+        c.kv_heads = 2;
+        c.head_dim = 64;
+        c.sequences = sequences;
+        c.longest = 4;
+        c.tokens = sequences * c.longest;
+        const AttentionPolicy policy;
+        const AttentionCalls calls(c, policy);
+        EXPECT_LE(calls.sequences, kMostSequences);
+        EXPECT_GE(calls.sequences * calls.count, sequences);
+        const RaggedArrays arrays{calls.sequences, backward ? kBackwardOffsets : kForwardOffsets};
+        const int64_t needed = c.tokens * c.heads * 4 +
+                               (calls.ragged ? calls.count * arrays.call_bytes() : 0) +
+                               cudnn_bytes(c, policy, calls.sequences, calls.length, calls.ragged);
+        EXPECT_LE(needed, attention_workspace(c, policy)) << sequences;
+      }
+    }
+  }
 }
 
 constexpr char kLibrary[] = "cuBLASLt 130100, NVIDIA H200, 132 multiprocessors";
@@ -101,9 +131,8 @@ TEST(AlgorithmCache, AnotherRunFindsWhatOneLeft) {
 TEST(AlgorithmCache, WhatIsWrongWithItIsANotice) {
   const test::TempFolder folder;
   AlgorithmCache cache(folder.path(), kLibrary);
-  for (const std::string& text :
-       {std::string("no table\n"), table_of("a", 1).text() + "b: 12\n",
-        table_of("a", 1, "another library").text()}) {
+  for (const std::string& text : {std::string("no table\n"), table_of("a", 1).text() + "b: 12\n",
+                                  table_of("a", 1, "another library").text()}) {
     write_new_file(cache.file(), text);
     AlgorithmCache read(folder.path(), kLibrary);
     EXPECT_FALSE(read.find("a"));

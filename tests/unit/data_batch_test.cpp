@@ -123,7 +123,7 @@ TEST_F(BatchSourceTest, FeedsEachRankItsMicroBatches) {
   for (int64_t rank = 0; rank < 3; ++rank) {
     BatchSource source(data_, plan, rank, 4);
     const Extent capacity = source.capacity();
-    EXPECT_EQ(capacity, capacity_of(data_.lengths(), plan, 4));
+    EXPECT_EQ(capacity, capacity_of(data_.lengths(), Packs(data_.size()), plan, 4));
     Descriptor descriptor(capacity);
     for (int64_t step = 0; step < plan.total_steps(); ++step) {
       const auto at = plan.at(step);

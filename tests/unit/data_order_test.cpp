@@ -199,7 +199,7 @@ TEST(CapacityTest, EqualsTheLargestMicroBatch) {
       options.shuffle = shuffle;
       options.even_batches = even;
       const StepPlan plan(options);
-      const auto capacity = capacity_of(lengths, plan, 16);
+      const auto capacity = capacity_of(lengths, Packs(options.num_samples), plan, 16);
       EXPECT_EQ(capacity, slow_capacity(lengths, plan, 16));
       EXPECT_EQ(capacity.tokens % 16, 0);
     }
@@ -218,7 +218,8 @@ RC_GTEST_PROP(CapacityTest, EqualsTheDefinitionOnSmallSets, ()) {
   const auto lengths = *rc::gen::container<Samples>(static_cast<size_t>(options.num_samples),
                                                     rc::gen::inRange(1, 6));
   const StepPlan plan(options);
-  RC_ASSERT(capacity_of(lengths, plan, 4) == slow_capacity(lengths, plan, 4));
+  const Packs alone(options.num_samples);
+  RC_ASSERT(capacity_of(lengths, alone, plan, 4) == slow_capacity(lengths, plan, 4));
 }
 
 }  // namespace

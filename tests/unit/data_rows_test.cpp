@@ -117,6 +117,73 @@ TEST_F(RowsTest, LongRows) {
             "--on_long truncate or leave them out with --on_long skip");
 }
 
+TEST_F(RowsTest, WrappedRowsAreCutIntoBlocks) {
+  DatasetOptions wrapped = options();
+  wrapped.max_seq_length = 4;
+  wrapped.wrapped = true;
+  wrapped.on_long = config::OnLong::error;  // no row is too long
+  const Dataset data = Dataset::load(
+      write("{\"input_ids\": [1, 2, 3]}\n"
+            "{\"input_ids\": [4, 5, 6, 7, 8, 9, 10], \"labels\": [-100, 5, -100, 7, 8, 9, 10]}\n"
+            "{\"input_ids\": [11, 12, 13]}\n{\"input_ids\": [14]}\n"),
+      wrapped);
+  ASSERT_EQ(data.size(), 4);
+  EXPECT_EQ(list(data.lengths()), (Ids{4, 4, 4, 2}));
+  EXPECT_EQ(list(data.ids(0)), (Ids{1, 2, 3, 4}));
+  EXPECT_EQ(list(data.labels(0)), (Ids{1, 2, 3, -100}));
+  EXPECT_EQ(list(data.ids(1)), (Ids{5, 6, 7, 8}));
+  EXPECT_EQ(list(data.labels(1)), (Ids{5, -100, 7, 8}));
+  EXPECT_EQ(list(data.ids(2)), (Ids{9, 10, 11, 12}));
+  EXPECT_EQ(list(data.labels(2)), (Ids{9, 10, 11, 12}));
+  EXPECT_EQ(data.ids(2).data(), data.labels(2).data());  // kept once
+  EXPECT_EQ(list(data.ids(3)), (Ids{13, 14}));
+  EXPECT_EQ(list(data.labels(3)), (Ids{13, 14}));
+  EXPECT_EQ(data.counts().rows, 4);
+  EXPECT_EQ(data.counts().tokens, 14);
+  EXPECT_EQ(data.counts().trained, 2 + 2 + 3 + 1);  // never the first of a block
+  EXPECT_EQ(data.counts().truncated + data.counts().skipped, 0);
+
+  wrapped.max_seq_length = 7;
+  EXPECT_EQ(Dataset::load(folder_ / "rows.jsonl", wrapped).size(), 2);  // nothing is left
+  wrapped.max_seq_length = 100;
+  EXPECT_EQ(list(Dataset::load(folder_ / "rows.jsonl", wrapped).lengths()), (Ids{14}));
+}
+
+TEST_F(RowsTest, WrappedTextKeepsItsEnds) {
+  DatasetOptions wrapped = options();
+  wrapped.max_seq_length = 3;
+  wrapped.wrapped = true;
+  const Dataset data = Dataset::load(write("{\"text\": \"ab\"}\n{\"text\": \"cdef\"}\n"), wrapped);
+  ASSERT_EQ(data.size(), 3);
+  EXPECT_EQ(list(data.ids(0)), (Ids{kAb, kEos, 'c'}));
+  EXPECT_EQ(list(data.ids(1)), (Ids{'d', 'e', 'f'}));
+  EXPECT_EQ(list(data.ids(2)), (Ids{kEos}));
+}
+
+/// A file is read in parts; blocks go on over their ends.
+TEST_F(RowsTest, WrappedRowsOfALargeFile) {
+  std::string text;
+  Ids expected;
+  for (int32_t i = 0; std::ssize(text) <= 2 * JsonlFile::kChunkBytes; ++i) {
+    text += "{\"input_ids\": [";
+    for (int32_t k = 0; k <= i % 40; ++k) {
+      expected.push_back((i + k) % 300);
+      text += (k > 0 ? "," : "") + std::to_string(expected.back());
+    }
+    text += "]}\n";
+  }
+  DatasetOptions wrapped = options();
+  wrapped.max_seq_length = 1000;
+  wrapped.wrapped = true;
+  const Dataset data = Dataset::load(write(text), wrapped);
+  Ids found;
+  for (int64_t i = 0; i < data.size(); ++i) {
+    EXPECT_TRUE(data.ids(i).size() == 1000 || i + 1 == data.size());
+    found.insert(found.end(), data.ids(i).begin(), data.ids(i).end());
+  }
+  EXPECT_EQ(found, expected);
+}
+
 TEST_F(RowsTest, BadRowsAreNamedByLine) {
   const std::string good = "{\"input_ids\": [1]}\n\n";
   const auto bad = [&](const std::string& row) { return why_not(good + row + "\n" + good); };
