@@ -82,8 +82,12 @@ int64_t round_tokens(int64_t tokens) {
 }  // namespace
 
 MatmulProblem size_class(MatmulProblem problem) {
+  constexpr int64_t kTile = 256;  // tokens of a tile, which has 128 of the other dimension
+  constexpr int64_t kFewTiles = int64_t{4} * 132;
   int64_t& tokens = problem.tokens_are_k ? problem.k : problem.n;
-  tokens = round_tokens(tokens);
+  const int64_t tiles = ceil_div(problem.m, 128) * ceil_div(problem.n, kTile);
+  const bool few = !problem.tokens_are_k && tokens > kTile && tiles < kFewTiles;
+  tokens = few ? round_up(tokens, kTile) : round_tokens(tokens);
   return problem;
 }
 
@@ -296,11 +300,32 @@ float MatmulLibrary::milliseconds(const Trial& trial, Prepared& made, int runs) 
   return time / static_cast<float>(runs - unmeasured);
 }
 
+/// The heuristics judge by waves of tiles, and for some sizes they offer none of the algorithms that
+/// are best there and that they do offer a few tiles beside.
+std::vector<cublasLtMatmulAlgo_t> MatmulLibrary::candidates_around(const MatmulProblem& problem,
+                                                                   Description& description) const {
+  std::vector<cublasLtMatmulAlgo_t> found = candidates(description, kCandidates);
+  for (const int64_t beside : {-128, 128, -256, 256, -512}) {
+    MatmulProblem other = problem;
+    int64_t& tokens = other.tokens_are_k ? other.k : other.n;
+    tokens += beside;
+    if (tokens <= 0) continue;
+    Description described(other);
+    for (const auto& algorithm : candidates(described, kCandidates)) {
+      const auto same = [&](const auto& each) { return words_of(each) == words_of(algorithm); };
+      if (std::ranges::none_of(found, same) && is_valid(description, algorithm)) {
+        found.push_back(algorithm);
+      }
+    }
+  }
+  return found;
+}
+
 /// The library's favourite and what is not far slower than the best.
 std::vector<MatmulLibrary::Candidate> MatmulLibrary::quick_ones(const Trial& trial) {
   std::vector<Candidate> found;
   Description description(trial.problem);
-  for (const auto& algorithm : candidates(description, kCandidates)) {
+  for (const auto& algorithm : candidates_around(trial.problem, description)) {
     found.push_back({{description, true, algorithm}});
     (void)milliseconds(trial, found.back().prepared, 1);  // loads its kernel
   }

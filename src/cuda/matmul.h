@@ -32,7 +32,9 @@ struct MatmulProblem {
   bool operator==(const MatmulProblem&) const = default;
 };
 
-/// The problems that share one choice of algorithm: tokens rounded up to 2^i or 3 * 2^i.
+/// The problems that share one choice of algorithm: tokens rounded up to 2^i or 3 * 2^i. Where the
+/// tiles of a product are few waves of an H200's multiprocessors, how full the last wave is decides
+/// which algorithm is the best, and tokens are rounded up to a tile.
 MatmulProblem size_class(MatmulProblem problem);
 /// One line that names the problem.
 std::string to_string(const MatmulProblem& problem);
@@ -86,6 +88,9 @@ class MatmulLibrary {
   Prepared& prepared(const MatmulProblem& problem);
   /// Deterministic candidates within kMatmulWorkspace, the library's favourite first; may be none.
   std::vector<cublasLtMatmulAlgo_t> candidates(Description& description, int most) const;
+  /// Those of the problem, then what is valid of those of problems of about its size.
+  std::vector<cublasLtMatmulAlgo_t> candidates_around(const MatmulProblem& problem,
+                                                      Description& description) const;
   bool is_valid(Description& description, const cublasLtMatmulAlgo_t& algorithm) const;
   void multiply(const MatmulProblem& problem, Prepared& prepared, const MatmulOperands& operands,
                 const MatmulWorkspace& workspace, cudaStream_t stream);
