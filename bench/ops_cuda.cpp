@@ -3,6 +3,8 @@
 // product for the rest ("of product"). Both peers are measured first, in the same run.
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <functional>
 #include <random>
@@ -33,9 +35,10 @@ constexpr int64_t kParameters = int64_t{256} << 20;
 /// One GPU, and memory that every benchmark uses anew.
 class Gpu {
  public:
-  Gpu()
+  /// `deterministic`: gradients repeat bit for bit.
+  explicit Gpu(bool deterministic)
       : maker_(accel::load_cuda()),
-        backend_(maker_->open({})),
+        backend_(maker_->open(site_of(deterministic))),
         base_(device().allocate(Space::device, kBytes)),
         noise_(device().allocate(Space::device, kNoise)) {
     std::mt19937 generator(1);
@@ -78,6 +81,12 @@ class Gpu {
   }
 
  private:
+  static device::RankSite site_of(bool deterministic) {
+    device::RankSite site;
+    site.deterministic = deterministic;
+    return site;
+  }
+
   static constexpr int64_t kBytes = int64_t{24} << 30;
   static constexpr int64_t kNoise = int64_t{64} << 20;
   std::unique_ptr<device::BackendMaker> maker_;
@@ -179,28 +188,36 @@ struct HeadShape {
   int32_t heads, kv_heads, head_dim;
 };
 
-Call attention(Gpu& gpu, bool backward, const HeadShape& shape) {
+Call attention(Gpu& gpu, bool backward, const HeadShape& shape,
+               const std::vector<int32_t>& cu_seqlens) {
   Call call(gpu, backward ? OpKind::attention_input_grad : OpKind::attention);
   ops::Attributes& a = call.attributes();
   a.heads = shape.heads;
   a.kv_heads = shape.kv_heads;
   a.head_dim = shape.head_dim;
-  a.longest = kSequence;
-  a.even = true;
   a.attention_scale = 0.1f;
+  a.even = true;
+  for (size_t s = 0; s + 1 < cu_seqlens.size(); ++s) {
+    const int32_t length = cu_seqlens[s + 1] - cu_seqlens[s];
+    a.longest = std::max(a.longest, length);
+    a.even = a.even && length == cu_seqlens[1];
+    a.lengths.add(length);
+  }
+  const int64_t tokens = round_up(cu_seqlens.back(), 64);
   const int64_t qkv = int64_t{shape.heads + 2 * shape.kv_heads} * shape.head_dim;
   const int64_t out = int64_t{shape.heads} * shape.head_dim;
   const auto bf16 = DType::bf16;
   if (backward) {
-    call.add(bf16, kTokens, qkv).add(bf16, kTokens, out).add(bf16, kTokens, qkv);
-    call.add(bf16, kTokens, out).add_values(
-        DType::f32, std::vector<float>(static_cast<size_t>(shape.heads * kTokens), 8.0f));
+    call.add(bf16, tokens, qkv).add(bf16, tokens, out).add(bf16, tokens, qkv);
+    call.add(bf16, tokens, out)
+        .add_values(DType::f32,
+                    std::vector<float>(static_cast<size_t>(shape.heads * tokens), 8.0f));
     auto& lse = call.get().args[4];
-    lse = matrix(lse.data, DType::f32, shape.heads, kTokens);
+    lse = matrix(lse.data, DType::f32, shape.heads, tokens);
   } else {
-    call.add(bf16, kTokens, out).add(DType::f32, shape.heads, kTokens).add(bf16, kTokens, qkv);
+    call.add(bf16, tokens, out).add(DType::f32, shape.heads, tokens).add(bf16, tokens, qkv);
   }
-  call.add_values(DType::i32, counted(kTokens / kSequence + 1, kSequence, kTokens + 1));
+  call.add_values(DType::i32, cu_seqlens);
   return call;
 }
 
@@ -370,12 +387,74 @@ std::vector<Compute> compute_bound() {
                      [=](Gpu& gpu) { return product(gpu, kind, l.tokens, l.inputs, l.outputs); }});
     }
   }
+  const auto even = counted(kTokens / kSequence + 1, kSequence, kTokens + 1);
   constexpr double kPairs = double{kTokens / kSequence} * (double{kSequence} * (kSequence + 1) / 2);
   for (const HeadShape shape : {HeadShape{28, 4, 128}, HeadShape{14, 2, 64}}) {
     for (const bool backward : {false, true}) {
-      all.push_back({fmt::format("attention{}, heads of {}", backward ? "_input_grad" : "",
-                                 shape.head_dim),
-                     [=](Gpu& gpu) { return attention(gpu, backward, shape); }, kPairs});
+      all.push_back(
+          {fmt::format("attention{}, heads of {}", backward ? "_input_grad" : "", shape.head_dim),
+           [=](Gpu& gpu) { return attention(gpu, backward, shape, even); }, kPairs});
+    }
+  }
+  return all;
+}
+
+/// Rows as instructions have them: half of them below 420 tokens, few of thousands.
+std::vector<int32_t> unequal_rows(int count) {
+  std::mt19937 generator(3);
+  std::lognormal_distribution<double> lengths(std::log(420.0), 0.9);
+  std::vector<int32_t> cu_seqlens = {0};
+  for (int i = 0; i < count; ++i) {
+    const double length = std::clamp(lengths(generator), 16.0, double{kSequence});
+    cu_seqlens.push_back(cu_seqlens.back() + static_cast<int32_t>(length));
+  }
+  return cu_seqlens;
+}
+
+double pairs_of(const std::vector<int32_t>& cu_seqlens) {
+  double pairs = 0;
+  for (size_t s = 0; s + 1 < cu_seqlens.size(); ++s) {
+    const double length = cu_seqlens[s + 1] - cu_seqlens[s];
+    pairs += length * (length + 1) / 2;
+  }
+  return pairs;
+}
+
+std::vector<Compute> unequal_attention() {
+  std::vector<Compute> all;
+  for (const HeadShape shape : {HeadShape{12, 2, 128}, HeadShape{28, 4, 128}}) {
+    for (const int rows : {8, 32}) {
+      const auto cu_seqlens = unequal_rows(rows);
+      for (const bool backward : {false, true}) {
+        all.push_back(
+            {fmt::format("attention{}, {} heads, {} unequal rows of {} tokens",
+                         backward ? "_input_grad" : "", shape.heads, rows, cu_seqlens.back()),
+             [=](Gpu& gpu) { return attention(gpu, backward, shape, cu_seqlens); },
+             pairs_of(cu_seqlens)});
+      }
+    }
+  }
+  return all;
+}
+
+/// The head's input gradient for one chunk of the loss: what a choice of chunk rests on.
+std::vector<Compute> head_chunks() {
+  struct Head {
+    const char* model;
+    int64_t hidden, vocab;
+  };
+  constexpr Head kHeads[] = {{"0.5B", 896, 151936},
+                             {"1.5B", 1536, 151936},
+                             {"3.1B", 2048, 151936},
+                             {"7.6B", 3584, 152064}};
+  std::vector<Compute> all;
+  for (const Head& head : kHeads) {
+    for (int64_t tokens = 2048; tokens <= 4608; tokens += 256) {
+      all.push_back({fmt::format("linear_input_grad head of {}, {} tokens", head.model, tokens),
+                     [=](Gpu& gpu) {
+                       return product(gpu, OpKind::linear_input_grad, tokens, head.hidden,
+                                      head.vocab);
+                     }});
     }
   }
   return all;
@@ -415,7 +494,19 @@ Peers measure_peers(Gpu& gpu) {
   return peers;
 }
 
-void register_all(Gpu& gpu, const Peers& peers) {
+void register_compute(Gpu& gpu, const Peers& peers, const Compute& c, const std::string& name) {
+  const auto run = [&gpu, peers, c](benchmark::State& state) {
+    measure(state, gpu, c.make, [&](const ops::OpCall& call, double seconds) {
+      const double rate = ops::flops(call, c.pairs) / seconds;
+      state.counters["TFLOP/s"] = rate * 1e-12;
+      state.counters["of product"] = rate / peers.product;
+    });
+  };
+  benchmark::RegisterBenchmark(name.c_str(), run)->UseManualTime()->Unit(benchmark::kMicrosecond);
+}
+
+/// `repeating`: one whose gradients repeat bit for bit.
+void register_all(Gpu& gpu, Gpu& repeating, const Peers& peers) {
   Named memory_bound = memory_bound_in_block();
   for (auto& each : memory_bound_in_step()) memory_bound.push_back(std::move(each));
   for (const auto& [name, make] : memory_bound) {
@@ -428,17 +519,11 @@ void register_all(Gpu& gpu, const Peers& peers) {
     };
     benchmark::RegisterBenchmark(name.c_str(), run)->UseManualTime()->Unit(benchmark::kMicrosecond);
   }
-  for (const Compute& c : compute_bound()) {
-    const auto run = [&gpu, peers, c](benchmark::State& state) {
-      measure(state, gpu, c.make, [&](const ops::OpCall& call, double seconds) {
-        const double rate = ops::flops(call, c.pairs) / seconds;
-        state.counters["TFLOP/s"] = rate * 1e-12;
-        state.counters["of product"] = rate / peers.product;
-      });
-    };
-    benchmark::RegisterBenchmark(c.name.c_str(), run)
-        ->UseManualTime()
-        ->Unit(benchmark::kMicrosecond);
+  for (const Compute& c : compute_bound()) register_compute(gpu, peers, c, c.name);
+  for (const Compute& c : head_chunks()) register_compute(gpu, peers, c, c.name);
+  for (const Compute& c : unequal_attention()) {
+    register_compute(gpu, peers, c, c.name);
+    register_compute(repeating, peers, c, c.name + ", repeating");
   }
 }
 
@@ -448,8 +533,9 @@ void register_all(Gpu& gpu, const Peers& peers) {
 int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
   try {
-    trireme::Gpu gpu;
-    trireme::register_all(gpu, trireme::measure_peers(gpu));
+    trireme::Gpu gpu(false);
+    trireme::Gpu repeating(true);
+    trireme::register_all(gpu, repeating, trireme::measure_peers(gpu));
     benchmark::RunSpecifiedBenchmarks();
   } catch (const std::exception& error) {
     std::fprintf(stderr, "bench_ops_cuda: %s\n", error.what());
