@@ -11,9 +11,10 @@
 
 namespace trireme::cuda {
 
-/// Fills lengths and offsets of every call: at `arrays` lie calls.count times call_bytes() of
-/// `layout`, lengths first, then the arrays of offsets in the order of `strides`.
-void fill_ragged_arrays(void* arrays, const RaggedArrays& layout, const AttentionCalls& calls,
+/// Fills lengths and offsets of every call: at `arrays` lie those of each group's calls one after
+/// the other, of a call first the lengths, then `num_offsets` arrays of offsets in the order of
+/// `strides`.
+void fill_ragged_arrays(void* arrays, const AttentionCalls& calls, int num_offsets,
                         const std::array<int64_t, kBackwardOffsets>& strides,
                         const TensorView& cu_seqlens, cudaStream_t stream);
 

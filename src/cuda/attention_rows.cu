@@ -11,34 +11,77 @@ constexpr int kThreads = 256;
 constexpr int kTile = 32;
 constexpr int kTileRows = 8;
 
-struct RaggedLayout {
-  std::byte* arrays;
+/// The arrays of one group's calls.
+struct GroupArrays {
+  std::byte* begin;
+  int64_t above;      // it has the sequences of more tokens
+  int64_t length;     // and at most so many
+  int64_t sequences;  // of a call
+  int64_t calls;
   int64_t call_bytes;
   int64_t lengths_bytes;
   int64_t offsets_bytes;
-  int64_t sequences;  // of a call
-  int64_t calls;
+};
+
+struct RaggedLayout {
+  GroupArrays groups[ops::LengthCounts::kClasses];
   int num_offsets;
   int64_t strides[kBackwardOffsets];
 };
 
-/// A thread for each offset of each call. A sequence beyond the last has no tokens.
-__global__ void __launch_bounds__(kThreads)
-    fill_arrays(RaggedLayout layout, const int32_t* cu_seqlens, int64_t num_sequences) {
-  const int64_t thread = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  const int64_t call = thread / (layout.sequences + 1);
-  const int64_t i = thread % (layout.sequences + 1);
-  if (call >= layout.calls) return;
-  const int64_t sequence = call * layout.sequences + i;
-  const int64_t begin = sequence < num_sequences ? sequence : num_sequences;
-  const int64_t end = sequence + 1 < num_sequences ? sequence + 1 : num_sequences;
-  const int32_t first = cu_seqlens[begin];
-  std::byte* of_call = layout.arrays + call * layout.call_bytes;
-  if (i < layout.sequences) reinterpret_cast<int32_t*>(of_call)[i] = cu_seqlens[end] - first;
-  std::byte* offsets = of_call + layout.lengths_bytes;
+/// Writes entry i of a call: a sequence of `length` tokens from `first` on, or, at the end of the
+/// offsets, where the next one begins.
+__device__ void fill_entry(const RaggedLayout& layout, const GroupArrays& group, int64_t call,
+                           int64_t i, int32_t first, int32_t length) {
+  if (call >= group.calls) return;
+  std::byte* const of_call = group.begin + call * group.call_bytes;
+  if (i < group.sequences) reinterpret_cast<int32_t*>(of_call)[i] = length;
+  std::byte* offsets = of_call + group.lengths_bytes;
   for (int k = 0; k < layout.num_offsets; ++k) {
     reinterpret_cast<int64_t*>(offsets)[i] = first * layout.strides[k];
-    offsets += layout.offsets_bytes;
+    offsets += group.offsets_bytes;
+  }
+}
+
+/// The `member`-th sequence of a group. The first of a call also ends the call before.
+__device__ void fill_member(const RaggedLayout& layout, const GroupArrays& group, int64_t member,
+                            int32_t first, int32_t length) {
+  const int64_t call = member / group.sequences;
+  const int64_t i = member % group.sequences;
+  fill_entry(layout, group, call, i, first, length);
+  if (i == 0 && call > 0) fill_entry(layout, group, call - 1, group.sequences, first, 0);
+}
+
+/// A block for each group, which finds the group's sequences in their order. Those beyond the last
+/// have no tokens.
+__global__ void __launch_bounds__(kThreads)
+    fill_arrays(RaggedLayout layout, const int32_t* cu_seqlens, int64_t num_sequences) {
+  constexpr int kWarp = 32;
+  __shared__ int in_warps[kThreads / kWarp];
+  const GroupArrays group = layout.groups[blockIdx.x];
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  int64_t found = 0;
+  for (int64_t begin = 0; begin < num_sequences; begin += kThreads) {
+    const int64_t sequence = begin + threadIdx.x;
+    const int32_t first = sequence < num_sequences ? cu_seqlens[sequence] : 0;
+    const int32_t length = sequence < num_sequences ? cu_seqlens[sequence + 1] - first : 0;
+    const bool is_member = length > group.above && length <= group.length;
+    const unsigned members = __ballot_sync(~0u, is_member);
+    if (lane == 0) in_warps[warp] = __popc(members);
+    __syncthreads();
+    int64_t member = found + __popc(members & ((1u << lane) - 1));
+    for (int w = 0; w < kThreads / kWarp; ++w) {
+      if (w < warp) member += in_warps[w];
+      found += in_warps[w];
+    }
+    if (is_member) fill_member(layout, group, member, first, length);
+    __syncthreads();
+  }
+  const int32_t end = cu_seqlens[num_sequences];
+  const int64_t room = group.calls * group.sequences;
+  for (int64_t member = found + threadIdx.x; member <= room; member += kThreads) {
+    fill_member(layout, group, member, end, 0);
   }
 }
 
@@ -91,21 +134,29 @@ const int32_t* last_of(const TensorView& cu_seqlens) {
 
 }  // namespace
 
-void fill_ragged_arrays(void* arrays, const RaggedArrays& layout, const AttentionCalls& calls,
+void fill_ragged_arrays(void* arrays, const AttentionCalls& calls, int num_offsets,
                         const std::array<int64_t, kBackwardOffsets>& strides,
                         const TensorView& cu_seqlens, cudaStream_t stream) {
   RaggedLayout args{};
-  args.arrays = static_cast<std::byte*>(arrays);
-  args.call_bytes = layout.call_bytes();
-  args.lengths_bytes = layout.lengths_bytes();
-  args.offsets_bytes = layout.offsets_bytes();
-  args.sequences = layout.sequences;
-  args.calls = calls.count;
-  args.num_offsets = layout.num_offsets;
-  for (int k = 0; k < layout.num_offsets; ++k) args.strides[k] = strides[static_cast<size_t>(k)];
+  args.num_offsets = num_offsets;
+  for (int k = 0; k < num_offsets; ++k) args.strides[k] = strides[static_cast<size_t>(k)];
+  auto* at = static_cast<std::byte*>(arrays);
+  GroupArrays* to = args.groups;
+  for (const AttentionGroup& group : calls.groups()) {
+    const RaggedArrays of_call{group.sequences, num_offsets};
+    *to++ = {at,
+             group.above,
+             group.length,
+             group.sequences,
+             group.count,
+             of_call.call_bytes(),
+             of_call.lengths_bytes(),
+             of_call.offsets_bytes()};
+    at += group.count * of_call.call_bytes();
+  }
   launch("ragged arrays", fill_arrays,
-         {dim3(blocks(ceil_div(calls.count * (layout.sequences + 1), kThreads))), dim3(kThreads)},
-         stream, args, data_of<const int32_t>(cu_seqlens), cu_seqlens.cols - 1);
+         {dim3(static_cast<unsigned>(calls.groups().size())), dim3(kThreads)}, stream, args,
+         data_of<const int32_t>(cu_seqlens), cu_seqlens.cols - 1);
 }
 
 void statistics_to_lse(const TensorView& lse, const float* statistics, const TensorView& cu_seqlens,

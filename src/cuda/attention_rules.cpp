@@ -10,6 +10,8 @@ namespace trireme::cuda {
 namespace {
 
 constexpr int64_t kBudget = int64_t{512} << 20;
+/// A gradient passes over its workspace a few times: so many bytes more take the time of a call.
+constexpr int64_t kWorthACall = int64_t{64} << 20;
 constexpr int64_t kTile = 128;
 /// Statistics are (tokens, heads) for cuDNN.
 constexpr int64_t kFloat = sizeof(float);
@@ -39,6 +41,12 @@ int64_t gradient_bytes(const AttentionCase& c, const AttentionPolicy& policy, in
   return row_sums + d_queries + heads_apart;
 }
 
+/// Sequences of one call.
+int64_t most_of_a_call(const AttentionCase& c, const AttentionPolicy& policy, int64_t length) {
+  if (!c.backward) return kMostSequences;
+  return std::clamp<int64_t>(kBudget / gradient_bytes(c, policy, length), 1, kMostSequences);
+}
+
 int64_t per_sequence_extra(bool backward) { return backward ? 1024 : 256; }
 
 }  // namespace
@@ -54,6 +62,7 @@ AttentionCase::AttentionCase(const ops::OpCall& call) {
   longest = a.longest > 0 ? std::min<int64_t>(a.longest, tokens) : tokens;
   window = a.window < longest ? a.window : 0;
   even = a.even && sequences * longest <= tokens;
+  lengths = a.lengths;
   gpu_matrix_units = call.dtype == DType::bf16 && (head_dim == 64 || head_dim == 128);
 }
 
@@ -74,23 +83,58 @@ int64_t length_class(int64_t longest) {
 }
 
 AttentionCalls::AttentionCalls(const AttentionCase& c, const AttentionPolicy& policy)
-    : ragged(!c.even || c.longest == 1), length(ragged ? length_class(c.longest) : c.longest) {
-  int64_t most = kMostSequences;
-  if (c.backward) {
-    most = std::clamp<int64_t>(kBudget / gradient_bytes(c, policy, length), 1, kMostSequences);
-  }
-  if (ragged) {
-    sequences = std::min(most, power_at_least(c.sequences));
-    count = ceil_div(c.sequences, sequences);
+    : ragged_(!c.even || c.longest == 1) {
+  if (!ragged_) {
+    add_dense(c, policy);
+  } else if (c.backward && c.lengths.known()) {
+    add_by_length(c, policy);
   } else {
-    count = ceil_div(c.sequences, most);
-    sequences = ceil_div(c.sequences, count);
-    count = ceil_div(c.sequences, sequences);
+    add_ragged(c, policy, length_class(c.longest), c.sequences);
   }
 }
 
-int64_t AttentionCalls::sequences_of(int64_t i, int64_t all) const {
-  return ragged ? sequences : std::min(sequences, all - i * sequences);
+void AttentionCalls::add_dense(const AttentionCase& c, const AttentionPolicy& policy) {
+  const int64_t most = most_of_a_call(c, policy, c.longest);
+  AttentionGroup group{0, c.longest, ceil_div(c.sequences, ceil_div(c.sequences, most)), 0};
+  group.count = ceil_div(c.sequences, group.sequences);
+  groups_[static_cast<size_t>(num_groups_++)] = group;
+}
+
+void AttentionCalls::add_ragged(const AttentionCase& c, const AttentionPolicy& policy,
+                                int64_t length, int64_t sequences) {
+  const int64_t most = most_of_a_call(c, policy, length);
+  AttentionGroup group{0, length, std::min(most, power_at_least(sequences)), 0};
+  if (num_groups_ > 0) group.above = groups().back().length;
+  group.count = ceil_div(sequences, group.sequences);
+  groups_[static_cast<size_t>(num_groups_++)] = group;
+}
+
+void AttentionCalls::add_by_length(const AttentionCase& c, const AttentionPolicy& policy) {
+  using ops::LengthCounts;
+  int64_t waiting = 0;  // sequences of no group so far, of at most `length` tokens
+  int64_t length = 0;
+  for (int k = 0; k < LengthCounts::kClasses; ++k) {
+    const int32_t count = c.lengths.of_class[static_cast<size_t>(k)];
+    if (count == 0) continue;
+    const bool last = k + 1 == LengthCounts::kClasses || LengthCounts::longest_of(k) >= c.longest;
+    const int64_t longer = length_class(last ? c.longest : LengthCounts::longest_of(k));
+    if (waiting > 0) {
+      const int64_t more =
+          waiting * (gradient_bytes(c, policy, longer) - gradient_bytes(c, policy, length));
+      const bool in_one_call = waiting + count <= most_of_a_call(c, policy, longer);
+      if (more > kWorthACall || !in_one_call) {
+        add_ragged(c, policy, length, waiting);
+        waiting = 0;
+      }
+    }
+    waiting += count;
+    length = longer;
+  }
+  if (waiting > 0) add_ragged(c, policy, length, waiting);
+}
+
+int64_t AttentionGroup::sequences_of(int64_t i, int64_t all) const {
+  return std::min(sequences, all - i * sequences);
 }
 
 int64_t cudnn_bytes(const AttentionCase& c, const AttentionPolicy& policy, int64_t sequences,
@@ -111,10 +155,10 @@ int64_t attention_workspace(const AttentionCase& c, const AttentionPolicy& polic
   const int64_t own = c.backward ? statistics : 0;
   if (!c.gpu_matrix_units) return own;
 
-  // Fewer or shorter sequences may be cut into other calls: bounds that hold for all of them. No
-  // call has more than twice the sequences, and a call of one has 96 bytes of arrays.
+  // Fewer or shorter sequences may be cut into other calls: bounds that hold for all of them. Calls
+  // have room for at most twice the sequences, and 96 bytes of arrays or less for each.
   const int64_t most = power_at_least(c.sequences);
-  const int64_t arrays = aligned(most * 128 + 512);
+  const int64_t arrays = aligned(most * 192);
   const int64_t length = length_class(c.longest);
   int64_t work = cudnn_bytes(c, policy, 1, length, true);
   if (c.backward) {

@@ -50,17 +50,18 @@ struct Views {
 };
 
 AttentionPlanKey key_of(const ops::OpCall& call, const AttentionCase& c,
-                        const AttentionCalls& calls, int64_t sequences, bool deterministic) {
+                        const AttentionCalls& calls, int64_t length, int64_t sequences,
+                        bool deterministic) {
   const Views views(call);
   AttentionPlanKey key;
   key.backward = c.backward;
-  key.ragged = calls.ragged;
+  key.ragged = calls.ragged();
   key.deterministic = c.backward && deterministic;
   key.heads = c.heads;
   key.kv_heads = c.kv_heads;
   key.head_dim = c.head_dim;
   key.sequences = sequences;
-  key.length = calls.length;
+  key.length = length;
   key.window = c.window;
   key.scale = call.attributes.attention_scale;
   key.qkv_stride = views.qkv.stride;
@@ -100,19 +101,18 @@ void* row_of(const TensorView& view, int64_t row) {
   return static_cast<std::byte*>(view.data) + row * view.stride * size_of(view.dtype);
 }
 
-/// Addresses of the cuDNN call that takes the sequences from `first` on.
-AttentionOperands operands_of(const Views& views, float* statistics, const AttentionCalls& calls,
-                              std::byte* arrays, const RaggedArrays& layout, int64_t i,
-                              int64_t heads) {
+/// Addresses of a cuDNN call whose first sequence begins at `row`.
+AttentionOperands operands_at(const Views& views, float* statistics, int64_t row, int64_t heads) {
   AttentionOperands o;
-  const int64_t row = calls.ragged ? 0 : i * calls.sequences * calls.length;
   o.qkv = row_of(views.qkv, row);
   o.out = row_of(views.out, row);
   o.d_out = row_of(views.d_out, row);
   o.d_qkv = row_of(views.d_qkv, row);
   o.statistics = statistics + row * heads;
-  if (!calls.ragged) return o;
-  std::byte* at = arrays + i * layout.call_bytes();
+  return o;
+}
+
+void set_arrays(AttentionOperands& o, std::byte* at, const RaggedArrays& layout) {
   const auto next = [&](int64_t bytes) {
     std::byte* array = at;
     at += bytes;
@@ -124,40 +124,81 @@ AttentionOperands operands_of(const Views& views, float* statistics, const Atten
   o.statistics_offsets = next(layout.offsets_bytes());
   o.d_qkv_offsets = next(layout.offsets_bytes());
   o.d_out_offsets = next(layout.offsets_bytes());
-  return o;
 }
 
-void run_cudnn(const ops::OpCall& call, const AttentionCase& c, OpContext& context,
-               cudaStream_t stream) {
-  const Views views(call);
-  const AttentionCalls calls(c, policy_of(context));
-  Carver workspace(call);
-  auto* statistics = static_cast<float*>(workspace.take(c.tokens * c.heads * 4));
-  if (c.backward) lse_to_statistics(statistics, views.lse, stream);
+/// The calls of cuDNN that make up one call of attention.
+class CudnnCalls {
+ public:
+  CudnnCalls(const ops::OpCall& call, const AttentionCase& c, OpContext& context,
+             cudaStream_t stream)
+      : call_(call),
+        case_(c),
+        context_(context),
+        stream_(stream),
+        views_(call),
+        calls_(c, policy_of(context)),
+        num_offsets_(c.backward ? kBackwardOffsets : kForwardOffsets),
+        workspace_(call) {}
 
-  const RaggedArrays layout{calls.sequences, c.backward ? kBackwardOffsets : kForwardOffsets};
-  std::byte* arrays = nullptr;
-  if (calls.ragged) {
-    arrays = static_cast<std::byte*>(workspace.take(calls.count * layout.call_bytes()));
-    const std::array<int64_t, kBackwardOffsets> strides = {
-        views.qkv.stride, views.out.stride, c.heads, views.d_qkv.stride, views.d_out.stride};
-    fill_ragged_arrays(arrays, layout, calls, strides, views.cu_seqlens, stream);
+  void run() {
+    statistics_ = static_cast<float*>(workspace_.take(case_.tokens * case_.heads * 4));
+    if (case_.backward) lse_to_statistics(statistics_, views_.lse, stream_);
+    std::byte* arrays = calls_.ragged() ? fill_arrays() : nullptr;
+    left_ = workspace_.left();
+    rest_ = workspace_.take(left_);
+    for (const AttentionGroup& group : calls_.groups()) {
+      const RaggedArrays layout{group.sequences, num_offsets_};
+      for (int64_t i = 0; i < group.count; ++i) {
+        run_one(group, i, arrays, layout);
+        if (calls_.ragged()) arrays += layout.call_bytes();
+      }
+    }
+    if (case_.backward) {
+      zero_padding(views_.d_qkv, views_.cu_seqlens, stream_);
+    } else {
+      zero_padding(views_.out, views_.cu_seqlens, stream_);
+      statistics_to_lse(views_.lse, statistics_, views_.cu_seqlens, stream_);
+    }
   }
-  const int64_t left = workspace.left();
-  void* rest = workspace.take(left);
-  for (int64_t i = 0; i < calls.count; ++i) {
+
+ private:
+  std::byte* fill_arrays() {
+    int64_t bytes = 0;
+    for (const AttentionGroup& group : calls_.groups()) {
+      bytes += group.count * RaggedArrays{group.sequences, num_offsets_}.call_bytes();
+    }
+    auto* arrays = static_cast<std::byte*>(workspace_.take(bytes));
+    fill_ragged_arrays(arrays, calls_, num_offsets_,
+                       {views_.qkv.stride, views_.out.stride, case_.heads, views_.d_qkv.stride,
+                        views_.d_out.stride},
+                       views_.cu_seqlens, stream_);
+    return arrays;
+  }
+
+  void run_one(const AttentionGroup& group, int64_t i, std::byte* arrays,
+               const RaggedArrays& layout) {
+    const bool ragged = calls_.ragged();
+    const int64_t sequences = ragged ? group.sequences : group.sequences_of(i, case_.sequences);
     const auto key =
-        key_of(call, c, calls, calls.sequences_of(i, c.sequences), context.deterministic());
-    const auto operands = operands_of(views, statistics, calls, arrays, layout, i, c.heads);
-    context.attentions().run(key, operands, rest, left, stream);
+        key_of(call_, case_, calls_, group.length, sequences, context_.deterministic());
+    const int64_t row = ragged ? 0 : i * group.sequences * group.length;
+    AttentionOperands operands = operands_at(views_, statistics_, row, case_.heads);
+    if (ragged) set_arrays(operands, arrays, layout);
+    context_.attentions().run(key, operands, rest_, left_, stream_);
   }
-  if (c.backward) {
-    zero_padding(views.d_qkv, views.cu_seqlens, stream);
-  } else {
-    zero_padding(views.out, views.cu_seqlens, stream);
-    statistics_to_lse(views.lse, statistics, views.cu_seqlens, stream);
-  }
-}
+
+  const ops::OpCall& call_;
+  const AttentionCase& case_;
+  OpContext& context_;
+  const cudaStream_t stream_;
+  const Views views_;
+  const AttentionCalls calls_;
+  const int num_offsets_;
+  Carver workspace_;
+  float* statistics_ = nullptr;
+  void* rest_ = nullptr;  // cuDNN's own
+  int64_t left_ = 0;
+};
 
 bool by_cudnn(const ops::OpCall& call, const AttentionCase& c, const OpContext& context) {
   return !c.empty() && cudnn_computes(c, policy_of(context)) && Views(call).aligned(c.backward);
@@ -168,7 +209,7 @@ bool by_cudnn(const ops::OpCall& call, const AttentionCase& c, const OpContext& 
 void attention(const ops::OpCall& call, OpContext& context, cudaStream_t stream) {
   const AttentionCase c(call);
   if (by_cudnn(call, c, context)) {
-    run_cudnn(call, c, context, stream);
+    CudnnCalls(call, c, context, stream).run();
   } else {
     simple_attention(call, c, stream);
   }
@@ -177,7 +218,7 @@ void attention(const ops::OpCall& call, OpContext& context, cudaStream_t stream)
 void attention_input_grad(const ops::OpCall& call, OpContext& context, cudaStream_t stream) {
   const AttentionCase c(call);
   if (by_cudnn(call, c, context)) {
-    run_cudnn(call, c, context, stream);
+    CudnnCalls(call, c, context, stream).run();
   } else {
     auto* row_sums = c.empty() ? nullptr : static_cast<float*>(call.workspace);
     simple_attention_grad(call, c, row_sums, stream);
@@ -187,14 +228,21 @@ void attention_input_grad(const ops::OpCall& call, OpContext& context, cudaStrea
 void prepare_attention(const ops::OpCall& call, OpContext& context) {
   const AttentionCase c(call);
   if (!by_cudnn(call, c, context)) return;
-  const AttentionCalls calls(c, policy_of(context));
-  const int64_t limit =
-      cudnn_bytes(c, policy_of(context), calls.sequences, calls.length, calls.ragged);
-  context.attentions().prepare(key_of(call, c, calls, calls.sequences, context.deterministic()),
-                               limit);
-  const int64_t last = calls.sequences_of(calls.count - 1, c.sequences);
-  if (last == calls.sequences) return;
-  context.attentions().prepare(key_of(call, c, calls, last, context.deterministic()), limit);
+  // The largest micro-batch there may be is none that comes.
+  if (!c.even && !c.lengths.known()) return;
+  const AttentionPolicy policy = policy_of(context);
+  const AttentionCalls calls(c, policy);
+  for (const AttentionGroup& group : calls.groups()) {
+    const int64_t limit = cudnn_bytes(c, policy, group.sequences, group.length, calls.ragged());
+    const auto ready = [&](int64_t sequences) {
+      const auto key = key_of(call, c, calls, group.length, sequences, context.deterministic());
+      context.attentions().prepare(key, limit);
+    };
+    ready(group.sequences);
+    if (calls.ragged()) continue;
+    const int64_t last = group.sequences_of(group.count - 1, c.sequences);
+    if (last != group.sequences) ready(last);
+  }
 }
 
 }  // namespace trireme::cuda

@@ -19,6 +19,7 @@ class ExtentSum {
     ++sum_.sequences;
     sum_.tokens += length;
     sum_.longest = std::max(sum_.longest, length);
+    sum_.lengths.add(length);
   }
   ops::Extent padded(int64_t pad_multiple) const {
     ops::Extent extent = sum_;

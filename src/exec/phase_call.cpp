@@ -152,6 +152,7 @@ class Caller {
     op.attributes = instruction.attributes;
     op.attributes.longest = static_cast<int32_t>(call_.extent.longest);
     op.attributes.even = call_.extent.even;
+    op.attributes.lengths = call_.extent.lengths;
     op.num_args = static_cast<int32_t>(instruction.args.size());
     for (size_t a = 0; a < instruction.args.size(); ++a) {
       op.args[a] = view_of(call_, instruction.args[a], chunk);

@@ -23,6 +23,7 @@
 #include <string_view>
 
 #include "base/tensor_view.h"
+#include "ops/batch.h"
 
 namespace trireme::ops {
 
@@ -100,7 +101,8 @@ enum class OpKind : uint8_t {
 
   // stats(tokens, 3):f32 = (max, sum of exp(logit - max), logit of the target or 0) over the held
   // columns of logits(tokens, vocab):T, (lowest finite, 0, 0) where none is held; target -100
-  // skips the row (stats 0, 1, 0). With d_logits(tokens, vocab):T also what xent_grad makes of them,
+  // skips the row (stats 0, 1, 0). With d_logits(tokens, vocab):T also what xent_grad makes of
+  // them,
   // in the same pass, where the held columns are the whole vocabulary; d_logits may be logits.
   // Args stats, d_logits, logits, targets(tokens):i32.
   xent_stats,
@@ -167,16 +169,17 @@ struct Attributes {
   int32_t heads = 0;     // query heads held by this rank
   int32_t kv_heads = 0;  // key/value heads held by this rank
   int32_t head_dim = 0;
-  int32_t window = 0;   // attention: keys within [i - window + 1, i]; 0 = all
-  int32_t longest = 0;  // attention: upper bound of the lengths in cu_seqlens
-  bool even = false;    // attention: every sequence has exactly `longest` tokens
+  int32_t window = 0;      // attention: keys within [i - window + 1, i]; 0 = all
+  int32_t longest = 0;     // attention: upper bound of the lengths in cu_seqlens
+  bool even = false;       // attention: every sequence has exactly `longest` tokens
+  LengthCounts lengths{};  // attention: of the sequences in cu_seqlens
   float attention_scale = 0;
   int64_t first_vocab = 0;      // embedding, xent: global index of this rank's first entry
   int64_t vocab_padding = 0;    // embedding, xent: how many of its last entries are none
   double eps = 0;               // rms_norm, qk_norm, adamw
   double beta1 = 0, beta2 = 0;  // adamw, step_control
   double weight_decay = 0;
-  double max_grad_norm = 0;  // step_control; 0 = no clipping
+  double max_grad_norm = 0;      // step_control; 0 = no clipping
   uint64_t rounding_stream = 0;  // adamw, sgd: of the tensor
   int64_t first_element = 0;     // adamw, sgd: which of the stream's elements is the call's first
 

@@ -1,7 +1,9 @@
 // What a plan for GPUs assumes, where no GPU is needed to know it.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <random>
 #include <span>
 #include <vector>
 
@@ -52,6 +54,86 @@ TEST(PlanRules, RepeatingGradientsHaveTheirWorkspace) {
   EXPECT_LT(fast, int64_t{1} << 30);
 }
 
+/// The gradient of a 1.5B model's attention over sequences of these lengths.
+ops::OpCall ragged_gradient(std::span<const int64_t> lengths) {
+  ops::OpCall call;
+  call.kind = ops::OpKind::attention_input_grad;
+  call.dtype = DType::bf16;
+  call.attributes.heads = 12;
+  call.attributes.kv_heads = 2;
+  call.attributes.head_dim = 128;
+  int64_t tokens = 0;
+  for (const int64_t length : lengths) {
+    tokens += length;
+    call.attributes.lengths.add(length);
+    call.attributes.longest = std::max(call.attributes.longest, static_cast<int32_t>(length));
+  }
+  call.args[2] = {nullptr, DType::bf16, tokens, 2048, 2048};
+  call.args[5] = {nullptr, DType::i32, 1, std::ssize(lengths) + 1, std::ssize(lengths) + 1};
+  return call;
+}
+
+std::vector<int64_t> random_lengths(std::mt19937& random) {
+  std::vector<int64_t> lengths(1 + random() % 60);
+  for (int64_t& length : lengths) {
+    length = 1 + static_cast<int64_t>(random() % (uint64_t{1} << (1 + random() % 12)));
+  }
+  return lengths;
+}
+
+int64_t arrays_of(const AttentionCalls& calls) {
+  int64_t bytes = 0;
+  for (const AttentionGroup& group : calls.groups()) {
+    bytes += group.count * RaggedArrays{group.sequences, kBackwardOffsets}.call_bytes();
+  }
+  return bytes;
+}
+
+TEST(AttentionCalls, HaveRoomForEverySequenceWithinWhatWasPlanned) {
+  std::mt19937 random(3);
+  for (int i = 0; i < 2000; ++i) {
+    const std::vector<int64_t> lengths = random_lengths(random);
+    const AttentionPolicy policy{90, i % 2 == 0};
+    ops::OpCall call = ragged_gradient(lengths);
+    const AttentionCase c(call);
+    const AttentionCalls calls(c, policy);
+    int64_t above = 0;
+    int64_t work = 0;
+    for (const AttentionGroup& group : calls.groups()) {
+      EXPECT_EQ(group.above, above);
+      EXPECT_GT(group.length, above);
+      const auto members = std::ranges::count_if(
+          lengths, [&](int64_t n) { return n > group.above && n <= group.length; });
+      EXPECT_GT(members, 0);
+      EXPECT_GE(group.count * group.sequences, members);
+      above = group.length;
+      work = std::max(work, cudnn_bytes(c, policy, group.sequences, group.length, true));
+    }
+    EXPECT_GE(above, call.attributes.longest);
+    // As it was planned: for a micro-batch of these sizes, whatever its sequences are.
+    call.attributes.lengths = {};
+    const int64_t statistics = c.tokens * c.heads * int64_t{sizeof(float)};
+    EXPECT_LE(statistics + arrays_of(calls) + work,
+              attention_workspace(AttentionCase(call), policy));
+  }
+}
+
+TEST(AttentionCalls, ManyShortSequencesDoNotPayForALongOne) {
+  std::vector<int64_t> lengths(31, 200);
+  lengths.push_back(4096);
+  for (const bool deterministic : {false, true}) {
+    const AttentionCalls calls(AttentionCase(ragged_gradient(lengths)), {90, deterministic});
+    ASSERT_EQ(calls.groups().size(), 2u);
+    EXPECT_EQ(calls.groups()[0].length, 256);
+    EXPECT_EQ(calls.groups()[0].count, 1);
+    EXPECT_EQ(calls.groups()[1].length, 4096);
+    EXPECT_EQ(calls.groups()[1].count, 1);
+  }
+  // A few are not worth a call.
+  const std::vector<int64_t> few = {200, 900, 1000, 1024};
+  EXPECT_EQ(AttentionCalls(AttentionCase(ragged_gradient(few)), {90, false}).groups().size(), 1u);
+}
+
 /// As many sequences as packs of short samples have: more calls, within the same workspace.
 TEST(PlanRules, AttentionTakesAnyNumberOfSequences) {
   for (const bool backward : {false, true}) {
@@ -69,12 +151,13 @@ TEST(PlanRules, AttentionTakesAnyNumberOfSequences) {
         c.tokens = sequences * c.longest;
         const AttentionPolicy policy;
         const AttentionCalls calls(c, policy);
-        EXPECT_LE(calls.sequences, kMostSequences);
-        EXPECT_GE(calls.sequences * calls.count, sequences);
-        const RaggedArrays arrays{calls.sequences, backward ? kBackwardOffsets : kForwardOffsets};
-        const int64_t needed = c.tokens * c.heads * 4 +
-                               (calls.ragged ? calls.count * arrays.call_bytes() : 0) +
-                               cudnn_bytes(c, policy, calls.sequences, calls.length, calls.ragged);
+        const AttentionGroup group = calls.groups().front();
+        EXPECT_LE(group.sequences, kMostSequences);
+        EXPECT_GE(group.sequences * group.count, sequences);
+        const RaggedArrays arrays{group.sequences, backward ? kBackwardOffsets : kForwardOffsets};
+        const int64_t needed =
+            c.tokens * c.heads * 4 + (calls.ragged() ? group.count * arrays.call_bytes() : 0) +
+            cudnn_bytes(c, policy, group.sequences, group.length, calls.ragged());
         EXPECT_LE(needed, attention_workspace(c, policy)) << sequences;
       }
     }

@@ -31,6 +31,18 @@ struct Descriptor {
   }
 };
 
+TEST(LengthCounts, AreByPowersOfTwo) {
+  ops::LengthCounts counts;
+  EXPECT_FALSE(counts.known());
+  for (const int64_t length : {1, 64, 65, 128, 129, 4096, 4097}) counts.add(length);
+  counts.add(int64_t{1} << 40);
+  EXPECT_TRUE(counts.known());
+  ops::LengthCounts expected;
+  expected.of_class = {2, 2, 1, 0, 0, 0, 1, 1};
+  expected.of_class.back() = 1;
+  EXPECT_EQ(counts, expected);
+}
+
 TEST(BatchBuilderTest, SmallExample) {
   const Dataset data({{7, 3, 7}, {5}, {3, 9}}, {{7, 3, 7}, {5}, {-100, 4}});
   const Extent capacity{12, 4, 3};
@@ -38,7 +50,9 @@ TEST(BatchBuilderTest, SmallExample) {
   BatchBuilder builder(capacity);
   const Extent extent =
       builder.build(data, Ids{0, 1, 2}, descriptor.layout, 4, descriptor.words.data());
-  EXPECT_EQ(extent, (Extent{8, 3, 3}));
+  Extent expected{8, 3, 3};
+  for (const int64_t length : {3, 1, 2}) expected.lengths.add(length);
+  EXPECT_EQ(extent, expected);
   EXPECT_EQ(descriptor.field(BatchField::ids, extent), (Ids{7, 3, 7, 5, 3, 9, -1, -1}));
   EXPECT_EQ(descriptor.field(BatchField::targets, extent),
             (Ids{3, 7, -100, -100, 4, -100, -100, -100}));
