@@ -47,6 +47,7 @@ std::unique_ptr<device::Backend> open_cuda(device::BackendMaker& maker, const la
   site.local_rank = ranks.local_rank;
   site.store = &world.store();
   site.algorithm_cache = algorithm_cache(config);
+  site.wire_sums = config.reduce_dtype == config::Precision::bfloat16;
   site.timeout = std::chrono::seconds(config.ddp_timeout);
   site.delay_collectives = std::chrono::milliseconds(config.debug_comm_delay_ms);
   return maker.open(site);

@@ -2,7 +2,9 @@
 //
 // Reduction law (every backend whose sums are ordered): out = (add ? out : 0) + (((g0+g1)+g2)+...)
 // in f32/f64, elements added in group-rank order, so that a result does not depend on timing or on
-// how the ranks are housed. all_reduce = reduce_scatter + all_gather, bit for bit.
+// how the ranks are housed. all_reduce = reduce_scatter + all_gather, bit for bit. With a `wire`
+// type every g, the summing rank's own too, is first rounded to it, once, to nearest even; the sums
+// are not rounded, also where an all_reduce hands them out.
 #pragma once
 
 #include <chrono>
@@ -44,11 +46,14 @@ struct CommCall {
   CommKind kind{};
   int32_t group = 0;  // handle from Communicator::add_group
   DType dtype = DType::f32;
+  /// What contributions to a sum of f32 travel as: bf16. nullopt: as they are.
+  std::optional<DType> wire = {};
   ops::Law law = ops::Law::set;       // reduce_scatter
   int32_t root = 0;                   // broadcast: group rank; send, recv: peer's group rank
   std::span<const CommPiece> pieces;
   void* workspace = nullptr;          // staging, see CommSizing
   int64_t workspace_bytes = 0;
+  DType wire_type() const { return wire.value_or(dtype); }
 };
 
 /// A call that waits in a queue: a single piece travels with it, several stay where the caller keeps
@@ -76,14 +81,15 @@ class QueuedCall {
 class CommSizing {
  public:
   virtual ~CommSizing() = default;
-  virtual int64_t workspace_bytes(CommKind kind, DType dtype, int64_t group_size,
-                                  std::span<const int64_t> counts) const = 0;
+  /// Of a call in a group of so many ranks; addresses are not looked at.
+  virtual int64_t workspace_bytes(const CommCall& call, int64_t group_size) const = 0;
 };
 
 /// Counts of what one rank sent, for tests and reports: payload alone, and one message for each
 /// peer that gets bytes (all_reduce: for each of its two halves), however a backend cuts them. With
 /// n ranks, all_gather and reduce_scatter send (n-1) * count elements, all_reduce its raw shares to
-/// their owners and the own finished share to all: 2 (n-1) / n * count.
+/// their owners and the own finished share to all: 2 (n-1) / n * count. Raw shares are of the wire
+/// type.
 struct Traffic {
   int64_t calls = 0;
   int64_t messages = 0;
@@ -97,7 +103,8 @@ struct Traffic {
 /// group at a time; different groups may run on different threads at once.
 ///
 /// Errors: CommError naming group, operation, sequence number and the peer, on a lost peer, a
-/// mismatch (kind, dtype or count differ between ranks) or a timeout; every later call throws too.
+/// mismatch (kind, dtype, wire or count differ between ranks) or a timeout; every later call throws
+/// too.
 class Communicator {
  public:
   virtual ~Communicator() = default;

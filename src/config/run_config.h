@@ -145,6 +145,8 @@ struct RunConfig {
   /// What the optimizer keeps; bfloat16 only with bf16.
   Precision master_dtype = Precision::float32;
   Precision moment_dtype = Precision::float32;
+  /// What gradients travel as between data ranks; their sums are float32 in either case.
+  Precision reduce_dtype = Precision::float32;
   /// Gradients of attention on GPUs that repeat bit for bit; automatic: where they cost little.
   Deterministic deterministic = Deterministic::automatic;
 

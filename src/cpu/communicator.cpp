@@ -110,7 +110,7 @@ void ProcessCommunicator::agree_on(int handle, const std::vector<int>& ranks) {
 void ProcessCommunicator::run(const comm::CommCall& call) {
   Group& group = groups_.at(static_cast<size_t>(call.group));
   const int place = group_rank(call.group);
-  check_call(call, group.size, place, CommSizing::bytes_for(call, group.size));
+  check_call(call, group.size, place);
   const auto words = [&] { return fmt::format("{} on group {}", name_of(call.kind), call.group); };
   if (failed_.load(std::memory_order_acquire)) {
     throw CommError(fmt::format("{}: {}", words(), reason()));

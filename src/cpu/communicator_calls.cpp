@@ -43,6 +43,7 @@ CallHeader header_of(const comm::CommCall& call, uint64_t sequence) {
   header.magic = kHeaderMagic;
   header.kind = call.kind;
   header.dtype = call.dtype;
+  header.wire = call.wire_type();
   header.group = call.group;
   header.root = call.kind == CommKind::broadcast ? call.root : 0;
   header.sequence = sequence;
@@ -65,6 +66,9 @@ std::optional<std::string> difference(const CallHeader& mine, const CallHeader& 
   if (theirs.dtype != mine.dtype) {
     return fmt::format("it has dtype {}, this rank {}", name_of(theirs.dtype), name_of(mine.dtype));
   }
+  if (theirs.wire != mine.wire) {
+    return fmt::format("it sends {}, this rank {}", name_of(theirs.wire), name_of(mine.wire));
+  }
   if (theirs.root != mine.root) {
     return fmt::format("it has root {}, this rank {}", theirs.root, mine.root);
   }
@@ -84,12 +88,15 @@ std::string describe(const CallHeader& header) {
                      header.sequence);
 }
 
-void check_call(const comm::CommCall& call, int group_size, int group_rank,
-                int64_t workspace_needed) {
+void check_call(const comm::CommCall& call, int group_size, int group_rank) {
   check(group_rank >= 0, "{} on group {}, which this rank is not in", name_of(call.kind),
         call.group);
   check(!sums(call.kind) || can_sum(call.dtype), "{} of {}", name_of(call.kind),
         name_of(call.dtype));
+  check(!call.wire ||
+            (sums(call.kind) && call.dtype == DType::f32 && call.wire == DType::bf16),
+        "{} of {} travels as {}", name_of(call.kind), name_of(call.dtype),
+        name_of(call.wire_type()));
   if (call.kind == CommKind::broadcast || is_point_to_point(call.kind)) {
     check(call.root >= 0 && call.root < group_size, "{}: group rank {} of {}", name_of(call.kind),
           call.root, group_size);
@@ -99,6 +106,7 @@ void check_call(const comm::CommCall& call, int group_size, int group_rank,
   for (const comm::CommPiece& piece : call.pieces) {
     check(piece.count >= 0, "{} of {} elements", name_of(call.kind), piece.count);
   }
+  const int64_t workspace_needed = CommSizing().workspace_bytes(call, group_size);
   check(call.workspace_bytes >= workspace_needed, "{}: workspace of {} bytes, {} needed",
         name_of(call.kind), call.workspace_bytes, workspace_needed);
 }
@@ -119,15 +127,17 @@ comm::Traffic traffic_of(const comm::CommCall& call, int group_size, int group_r
   }
   const int64_t peers = group_size - 1;
   comm::Traffic traffic{.calls = 1};
+  int64_t raw = 0;  // elements of the wire type
   int64_t elements = 0;
   switch (call.kind) {
     case CommKind::all_gather:
     case CommKind::reduce_scatter:
-      elements = peers * whole;
+      raw = peers * whole;
       traffic.messages = whole > 0 ? peers : 0;
       break;
     case CommKind::all_reduce: {
-      elements = whole - mine + peers * mine;
+      raw = whole - mine;
+      elements = peers * mine;
       for (int peer = 0; peer < group_size; ++peer) {
         if (peer == group_rank) continue;
         const bool has_share =
@@ -150,11 +160,11 @@ comm::Traffic traffic_of(const comm::CommCall& call, int group_size, int group_r
     case CommKind::recv:
       break;
   }
-  traffic.bytes = elements * size_of(call.dtype);
+  traffic.bytes = raw * size_of(call.wire_type()) + elements * size_of(call.dtype);
   return traffic;
 }
 
-int64_t staged_elements(const comm::CommCall& call, int group_size) {
+int64_t staged_elements(const comm::CommCall& call, int64_t group_size) {
   int64_t elements = 0;
   for (const comm::CommPiece& piece : call.pieces) {
     elements += summed_elements(call.kind, piece.count, group_size);
@@ -162,15 +172,10 @@ int64_t staged_elements(const comm::CommCall& call, int group_size) {
   return std::min(elements, kStagedElements);
 }
 
-int64_t CommSizing::workspace_bytes(CommKind kind, DType dtype, int64_t group_size,
-                                    std::span<const int64_t> counts) const {
-  int64_t elements = 0;
-  for (const int64_t count : counts) elements += summed_elements(kind, count, group_size);
-  return checked_mul(group_size - 1, std::min(elements, kStagedElements) * size_of(dtype));
-}
-
-int64_t CommSizing::bytes_for(const comm::CommCall& call, int group_size) {
-  return (group_size - 1) * staged_elements(call, group_size) * size_of(call.dtype);
+int64_t CommSizing::workspace_bytes(const comm::CommCall& call, int64_t group_size) const {
+  const int64_t ways = call.wire ? 2 : 1;
+  const int64_t of_peer = ways * staged_elements(call, group_size) * size_of(call.wire_type());
+  return checked_mul(group_size - 1, of_peer);
 }
 
 }  // namespace trireme::cpu

@@ -16,7 +16,8 @@ struct CallHeader {
   uint32_t magic = 0;
   comm::CommKind kind{};
   DType dtype{};
-  uint16_t unused = 0;
+  DType wire{};
+  uint8_t unused = 0;
   int32_t group = 0;
   int32_t root = 0;
   uint64_t sequence = 0;  // calls of this group before it (send, recv: of this pair and direction)
@@ -35,10 +36,9 @@ std::optional<std::string> difference(const CallHeader& mine, const CallHeader& 
 /// "all_gather on group 2, call 17".
 std::string describe(const CallHeader& header);
 
-/// Throws BugError when a call cannot be meant: unknown root, dtype that is not summed, negative
-/// count, too little workspace.
-void check_call(const comm::CommCall& call, int group_size, int group_rank,
-                int64_t workspace_needed);
+/// Throws BugError when a call cannot be meant: unknown root, dtype that is not summed, wire type of
+/// what is no sum of f32, negative count, too little workspace.
+void check_call(const comm::CommCall& call, int group_size, int group_rank);
 
 /// Elements [begin, end) of the share that group rank `rank` sums in an all_reduce of `count`.
 struct Share {
@@ -55,16 +55,14 @@ comm::Traffic traffic_of(const comm::CommCall& call, int group_size, int group_r
 /// Staging of the communicator between processes, an upper bound of both CPU communicators.
 class CommSizing final : public comm::CommSizing {
  public:
-  int64_t workspace_bytes(comm::CommKind kind, DType dtype, int64_t group_size,
-                          std::span<const int64_t> counts) const override;
-  /// The same rule for one call.
-  static int64_t bytes_for(const comm::CommCall& call, int group_size);
+  int64_t workspace_bytes(const comm::CommCall& call, int64_t group_size) const override;
 };
 
 /// Elements that one peer's staging holds at most.
 inline constexpr int64_t kStagedElements = int64_t{128} << 10;
 
-/// Elements of staging that `call` uses for each peer.
-int64_t staged_elements(const comm::CommCall& call, int group_size);
+/// Elements of staging that `call` uses for what comes from each peer; with a wire type, for what
+/// goes to it too.
+int64_t staged_elements(const comm::CommCall& call, int64_t group_size);
 
 }  // namespace trireme::cpu

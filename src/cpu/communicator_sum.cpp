@@ -123,6 +123,33 @@ void sum_bf16(void* out, bool add_to_out, std::span<const void* const> parts, in
   }
 }
 
+/// to = what travels of a part, as f32
+void widen_part(float* to, const void* part, DType dtype, int64_t begin, int64_t count) {
+  if (dtype == DType::bf16) return widen_bf16(to, static_cast<const uint16_t*>(part) + begin, count);
+  uint16_t rounded[kBlock];
+  round_to_bf16(rounded, static_cast<const float*>(part) + begin, count);
+  widen_bf16(to, rounded, count);
+}
+
+void sum_rounded(float* out, bool add_to_out, std::span<const void* const> parts, size_t own,
+                 DType others, int64_t count) {
+  alignas(64) float sum[kBlock];
+  alignas(64) float part[kBlock];
+  for (int64_t begin = 0; begin < count; begin += kBlock) {
+    const int64_t n = std::min(kBlock, count - begin);
+    for (size_t k = 0; k < parts.size(); ++k) {
+      widen_part(k == 0 ? sum : part, parts[k], k == own ? DType::f32 : others, begin, n);
+      if (k > 0) add(sum, sum, part, n);
+    }
+    float* const to = out + begin;
+    if (add_to_out) {
+      add(to, to, sum, n);
+    } else {
+      std::copy_n(sum, n, to);
+    }
+  }
+}
+
 }  // namespace trireme::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -132,6 +159,8 @@ namespace trireme::cpu {
 HWY_EXPORT(sum_f32);
 HWY_EXPORT(sum_f64);
 HWY_EXPORT(sum_bf16);
+HWY_EXPORT(sum_rounded);
+HWY_EXPORT(round_to_bf16);
 
 bool can_sum(DType dtype) {
   return dtype == DType::f32 || dtype == DType::f64 || dtype == DType::bf16;
@@ -149,6 +178,16 @@ void sum_in_order(DType dtype, void* out, bool add, std::span<const void* const>
   } else {
     HWY_DYNAMIC_DISPATCH(sum_bf16)(out, add, parts, count);
   }
+}
+
+void sum_rounded(float* out, bool add, std::span<const void* const> parts, size_t own, DType others,
+                 int64_t count) {
+  check(!parts.empty(), "a sum of nothing");
+  HWY_DYNAMIC_DISPATCH(sum_rounded)(out, add, parts, own, others, count);
+}
+
+void round_to_bf16(uint16_t* to, const float* from, int64_t count) {
+  HWY_DYNAMIC_DISPATCH(round_to_bf16)(to, from, count);
 }
 
 }  // namespace trireme::cpu

@@ -16,4 +16,12 @@ bool can_sum(DType dtype);
 void sum_in_order(DType dtype, void* out, bool add, std::span<const void* const> parts,
                   int64_t count);
 
+/// The same in f32, of parts rounded to bf16 (comm::CommCall::wire): parts[own] is f32 and rounded
+/// here, the others are `others`: bf16, or f32 and rounded here too.
+void sum_rounded(float* out, bool add, std::span<const void* const> parts, size_t own, DType others,
+                 int64_t count);
+
+/// To nearest even.
+void round_to_bf16(uint16_t* to, const float* from, int64_t count);
+
 }  // namespace trireme::cpu

@@ -182,6 +182,7 @@ class InProcessCommunicator final : public comm::Communicator {
   static size_t index(int group) { return static_cast<size_t>(group); }
   void collective(const CommCall& call, Seat& seat);
   void all_gather(const CommCall& call, Seat& seat);
+  static void sum(const CommCall& call, const Seat& seat, void* out, int64_t count);
   void reduce_scatter(const CommCall& call, Seat& seat);
   void all_reduce(const CommCall& call, Seat& seat);
   void broadcast(const CommCall& call, Seat& seat);
@@ -283,7 +284,7 @@ void InProcessCommunicator::compare(const Seat& seat) const {
 void InProcessCommunicator::run(const CommCall& call) {
   Seat& seat = seats_.at(index(call.group));
   const int size = seat.group->size();
-  check_call(call, size, seat.rank, CommSizing::bytes_for(call, size));
+  check_call(call, size, seat.rank);
   if (const std::string* reason = state_->left(rank_)) {
     throw CommError(fmt::format("{} on group {}: {}", name_of(call.kind), call.group, *reason));
   }
@@ -341,6 +342,16 @@ void InProcessCommunicator::all_gather(const CommCall& call, Seat& seat) {
   }
 }
 
+/// Sums seat.parts.
+void InProcessCommunicator::sum(const CommCall& call, const Seat& seat, void* out, int64_t count) {
+  const bool add = call.kind == CommKind::reduce_scatter && call.law == ops::Law::add;
+  if (call.wire) {
+    sum_rounded(static_cast<float*>(out), add, seat.parts, index(seat.rank), call.dtype, count);
+  } else {
+    sum_in_order(call.dtype, out, add, seat.parts, count);
+  }
+}
+
 void InProcessCommunicator::reduce_scatter(const CommCall& call, Seat& seat) {
   for (size_t j = 0; j < call.pieces.size(); ++j) {
     const int64_t count = call.pieces[j].count;
@@ -348,7 +359,7 @@ void InProcessCommunicator::reduce_scatter(const CommCall& call, Seat& seat) {
       const void* from = seat.group->members[index(k)].call->pieces[j].send;
       seat.parts[index(k)] = at(from, seat.rank * call.pieces[j].share_stride(), call.dtype);
     }
-    sum_in_order(call.dtype, call.pieces[j].recv, call.law == ops::Law::add, seat.parts, count);
+    sum(call, seat, call.pieces[j].recv, count);
   }
 }
 
@@ -360,8 +371,7 @@ void InProcessCommunicator::all_reduce(const CommCall& call, Seat& seat) {
       const void* from = seat.group->members[index(k)].call->pieces[j].send;
       seat.parts[index(k)] = at(from, share.begin, call.dtype);
     }
-    sum_in_order(call.dtype, at(call.pieces[j].recv, share.begin, call.dtype), false, seat.parts,
-                 share.size());
+    sum(call, seat, at(call.pieces[j].recv, share.begin, call.dtype), share.size());
   }
   settle(seat);  // every share is summed, and every operand has been read
   for (size_t j = 0; j < call.pieces.size(); ++j) {

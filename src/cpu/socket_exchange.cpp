@@ -64,6 +64,7 @@ SocketExchange::Outcome SocketExchange::run(const comm::CommCall& call,
 void SocketExchange::begin(const comm::CommCall& call, uint64_t sequence) {
   call_ = &call;
   element_size_ = size_of(call.dtype);
+  wire_size_ = size_of(call.wire_type());
   plan_sums();
   const bool letter = call.kind == CommKind::send || call.kind == CommKind::recv;
   for (int place = 0; place < size(); ++place) {
@@ -85,9 +86,12 @@ void SocketExchange::begin_channel(Channel& channel, int place) {
   channel.in = Cursor{};
   channel.out_raw = 0;
   channel.staged = 0;
+  channel.rounded = Cursor{};
   const int64_t position = place < rank_ ? place : place - 1;
+  const int64_t ring = staging_elements_ * wire_size_;
   channel.staging =
-      static_cast<std::byte*>(call_->workspace) + position * staging_elements_ * element_size_;
+      static_cast<std::byte*>(call_->workspace) + position * (call_->wire ? 2 : 1) * ring;
+  channel.rounding = channel.staging + ring;
   for (int64_t j = 0; j < 2 * piece_count(); ++j) {
     const int64_t bytes = out_range(channel, j).bytes;
     channel.out.total += bytes;
@@ -107,7 +111,8 @@ void SocketExchange::plan_sums() {
   }
 }
 
-/// Index j < pieces: what the peer needs of this rank's operand; beyond: finished shares.
+/// Index j < pieces: what the peer needs of this rank's operand, and its bytes on the wire; beyond:
+/// finished shares.
 SocketExchange::Range SocketExchange::out_range(const Channel& channel, int64_t index) const {
   const bool raw = index < piece_count();
   const int64_t j = raw ? index : index - piece_count();
@@ -121,12 +126,12 @@ SocketExchange::Range SocketExchange::out_range(const Channel& channel, int64_t 
     case CommKind::reduce_scatter: {
       if (!raw) break;
       return {writable(piece.send) + place * piece.share_stride() * element_size_,
-              piece.count * element_size_};
+              piece.count * wire_size_};
     }
     case CommKind::all_reduce: {
       const Share share = share_of(piece.count, size(), raw ? place : rank_);
       return {writable(raw ? piece.send : piece.recv) + share.begin * element_size_,
-              share.size() * element_size_};
+              share.size() * (raw ? wire_size_ : element_size_)};
     }
     case CommKind::broadcast:
       if (raw && call_->root == rank_) return {writable(piece.recv), piece.count * element_size_};
@@ -169,31 +174,61 @@ int64_t SocketExchange::out_allowed(const Channel& channel) const {
 }
 
 int64_t SocketExchange::staging_room(const Channel& channel) const {
-  const int64_t most = std::min(sum_total_, sum_done_ + staging_elements_) * element_size_;
+  const int64_t most = std::min(sum_total_, sum_done_ + staging_elements_) * wire_size_;
   return most - channel.staged;
 }
 
 bool SocketExchange::wants_input(const Channel& channel) const {
   if (channel.in_header_left > 0) return true;
-  if (channel.staged < sum_total_ * element_size_) return staging_room(channel) > 0;
+  if (channel.staged < raw_total()) return staging_room(channel) > 0;
   return channel.in.left() > 0;
 }
 
 bool SocketExchange::finished(const Channel& channel) const {
   return !channel.active || (channel.out_header_left == 0 && channel.out.left() == 0 &&
-                             !wants_input(channel) && channel.staged == sum_total_ * element_size_);
+                             !wants_input(channel) && channel.staged == raw_total());
 }
 
-bool SocketExchange::push(Channel& channel) {
-  std::array<iovec, kMaxRanges> ranges;
+/// Where a ring holds bytes [begin, begin + bytes) of what streams through it.
+int SocketExchange::ring_ranges(std::byte* ring, int64_t begin, int64_t bytes,
+                                iovec* ranges) const {
+  const int64_t size = staging_elements_ * wire_size_;
+  const int64_t start = begin % size;
+  const int64_t before_wrap = std::min(bytes, size - start);
   int count = 0;
-  if (channel.out_header_left > 0) {
-    auto* const end = reinterpret_cast<std::byte*>(&channel.out_header + 1);
-    ranges[count++] = {end - channel.out_header_left, static_cast<size_t>(channel.out_header_left)};
+  if (before_wrap > 0) ranges[count++] = {ring + start, static_cast<size_t>(before_wrap)};
+  if (bytes > before_wrap) ranges[count++] = {ring, static_cast<size_t>(bytes - before_wrap)};
+  return count;
+}
+
+/// Rounds what goes out next, as far as the ring has room: elements that are sent leave it.
+void SocketExchange::round_some(Channel& channel) {
+  Cursor& at = channel.rounded;
+  const int64_t most = std::min(channel.out_raw / wire_size_,
+                                channel.out.done / wire_size_ + staging_elements_);
+  while (at.done < most) {
+    const Range share = out_range(channel, at.index);
+    const int64_t slot = at.done % staging_elements_;
+    const int64_t left = share.bytes / wire_size_ - at.offset;
+    const int64_t count = std::min({most - at.done, left, staging_elements_ - slot});
+    round_to_bf16(reinterpret_cast<uint16_t*>(channel.rounding) + slot,
+                  reinterpret_cast<const float*>(share.data) + at.offset, count);
+    at.done += count;
+    at.offset += count;
+    if (count == left) at = {at.index + 1, 0, at.done, 0};
   }
+}
+
+/// What may go out, where it lies.
+int SocketExchange::next_ranges(const Channel& channel, std::span<iovec> ranges) const {
+  if (call_->wire && channel.out.done < channel.out_raw) {
+    return ring_ranges(channel.rounding, channel.out.done,
+                       channel.rounded.done * wire_size_ - channel.out.done, ranges.data());
+  }
+  size_t count = 0;
   int64_t room = out_allowed(channel) - channel.out_header_left;
   Cursor cursor = channel.out;
-  while (count < kMaxRanges && room > 0) {
+  while (count < ranges.size() && room > 0) {
     const Range range = out_range(channel, cursor.index);
     const int64_t bytes = std::min(range.bytes - cursor.offset, room);
     if (bytes > 0) {
@@ -203,6 +238,18 @@ bool SocketExchange::push(Channel& channel) {
     ++cursor.index;
     cursor.offset = 0;
   }
+  return static_cast<int>(count);
+}
+
+bool SocketExchange::push(Channel& channel) {
+  std::array<iovec, kMaxRanges> ranges;
+  int count = 0;
+  if (channel.out_header_left > 0) {
+    auto* const end = reinterpret_cast<std::byte*>(&channel.out_header + 1);
+    ranges[count++] = {end - channel.out_header_left, static_cast<size_t>(channel.out_header_left)};
+  }
+  if (call_->wire) round_some(channel);
+  count += next_ranges(channel, std::span(ranges).subspan(static_cast<size_t>(count)));
   if (count == 0) return false;
   msghdr message{};
   message.msg_iov = ranges.data();
@@ -234,17 +281,8 @@ bool SocketExchange::pull(Channel& channel) {
     auto* const end = reinterpret_cast<std::byte*>(&channel.in_header + 1);
     ranges[count++] = {end - channel.in_header_left, static_cast<size_t>(channel.in_header_left)};
   }
-  if (channel.staged < sum_total_ * element_size_) {
-    const int64_t ring = staging_elements_ * element_size_;
-    const int64_t start = channel.staged % ring;
-    const int64_t room = staging_room(channel);
-    const int64_t before_wrap = std::min(room, ring - start);
-    if (before_wrap > 0) {
-      ranges[count++] = {channel.staging + start, static_cast<size_t>(before_wrap)};
-    }
-    if (room > before_wrap) {
-      ranges[count++] = {channel.staging, static_cast<size_t>(room - before_wrap)};
-    }
+  if (channel.staged < raw_total()) {
+    count += ring_ranges(channel.staging, channel.staged, staging_room(channel), &ranges[count]);
   } else {
     Cursor cursor = channel.in;
     for (; count < kMaxRanges && cursor.index < piece_count(); ++cursor.index, cursor.offset = 0) {
@@ -279,7 +317,7 @@ void SocketExchange::received(Channel& channel, int64_t bytes) {
                                   ranks_[static_cast<size_t>(place_of(channel))], *words));
     }
   }
-  if (channel.staged < sum_total_ * element_size_) {
+  if (channel.staged < raw_total()) {
     channel.staged += bytes;
     return;
   }
@@ -307,7 +345,7 @@ bool SocketExchange::sum_some() {
   if (sum_done_ == sum_total_) return false;
   int64_t ready = sum_total_;
   for (const Channel& channel : channels_) {
-    if (channel.active) ready = std::min(ready, channel.staged / element_size_);
+    if (channel.active) ready = std::min(ready, channel.staged / wire_size_);
   }
   const bool enough =
       ready == sum_total_ || ready - sum_done_ >= std::min(kSumGrain, staging_elements_);
@@ -329,11 +367,17 @@ bool SocketExchange::sum_some() {
   const int64_t own = share.begin + sum_offset_;
   for (size_t k = 0; k < channels_.size(); ++k) {
     parts_[k] = static_cast<int>(k) == rank_ ? writable(piece->send) + own * element_size_
-                                             : channels_[k].staging + slot * element_size_;
+                                             : channels_[k].staging + slot * wire_size_;
   }
   void* const out =
       static_cast<std::byte*>(piece->recv) + (scatter ? sum_offset_ : own) * element_size_;
-  sum_in_order(call_->dtype, out, scatter && call_->law == ops::Law::add, parts_, count);
+  const bool add = scatter && call_->law == ops::Law::add;
+  if (call_->wire) {
+    sum_rounded(static_cast<float*>(out), add, parts_, static_cast<size_t>(rank_), *call_->wire,
+                count);
+  } else {
+    sum_in_order(call_->dtype, out, add, parts_, count);
+  }
   sum_done_ += count;
   sum_offset_ += count;
   return true;
@@ -381,7 +425,7 @@ void SocketExchange::fail_timeout() const {
   for (size_t k = 0; k < channels_.size(); ++k) {
     const Channel& channel = channels_[k];
     if (finished(channel)) continue;
-    const int64_t expected = sum_total_ * element_size_ + channel.in.total;
+    const int64_t expected = raw_total() + channel.in.total;
     const int64_t got = channel.staged + channel.in.done;
     if (!names.empty()) names += ", ";
     if (channel.in_header_left > 0) {

@@ -11,6 +11,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "comm/comm.h"
@@ -67,9 +68,11 @@ class SocketExchange {
     int64_t out_header_left = 0, in_header_left = 0;
     Cursor out;           // raw shares, then finished ones
     int64_t out_raw = 0;  // bytes of `out` that are raw
+    Cursor rounded;       // elements of the raw shares, with a wire type
     int64_t staged = 0;   // raw bytes received
     Cursor in;            // finished shares, received in place
-    std::byte* staging = nullptr;
+    std::byte* staging = nullptr;  // ring of raw shares that came
+    std::byte* rounding = nullptr;  // ring of those that go, with a wire type
   };
 
   void begin(const comm::CommCall& call, uint64_t sequence);
@@ -82,6 +85,9 @@ class SocketExchange {
   bool wants_input(const Channel& channel) const;
   bool finished(const Channel& channel) const;
 
+  int ring_ranges(std::byte* ring, int64_t begin, int64_t bytes, iovec* ranges) const;
+  void round_some(Channel& channel);
+  int next_ranges(const Channel& channel, std::span<iovec> ranges) const;
   bool push(Channel& channel);
   bool pull(Channel& channel);
   void received(Channel& channel, int64_t bytes);
@@ -95,6 +101,7 @@ class SocketExchange {
     return static_cast<int>(&channel - channels_.data());
   }
   int64_t piece_count() const { return static_cast<int64_t>(call_->pieces.size()); }
+  int64_t raw_total() const { return sum_total_ * wire_size_; }
 
   const std::vector<int> ranks_;
   const int rank_;
@@ -107,11 +114,12 @@ class SocketExchange {
   // the current call
   const comm::CommCall* call_ = nullptr;
   int64_t element_size_ = 0;
+  int64_t wire_size_ = 0;  // of an element of a raw share
   int64_t sum_total_ = 0;  // elements that this rank sums
   int64_t sum_done_ = 0;
   int64_t sum_piece_ = 0;  // where the next element is
   int64_t sum_offset_ = 0;
-  int64_t staging_elements_ = 0;  // ring of each peer
+  int64_t staging_elements_ = 0;  // of a ring
 };
 
 }  // namespace trireme::cpu

@@ -18,6 +18,7 @@ NcclWorld world_of(int device, const device::RankSite& site, const std::string& 
   world.library = library;
   world.timeout = site.timeout;
   world.connect_timeout = site.connect_timeout;
+  world.wire_sums = site.wire_sums;
   return world;
 }
 

@@ -8,7 +8,7 @@
 #include "base/math.h"
 #include "base/text.h"
 #include "cuda/comm_bounded.h"
-#include "cuda/comm_kernels.h"
+#include "cuda/comm_sizing.h"
 #include "cuda/memory.h"
 
 namespace trireme::cuda {
@@ -175,16 +175,22 @@ ncclComm_t NcclCommunicator::connect(int handle, Group& group, bool small) {
 void NcclCommunicator::warm_up(int handle) {
   Group& group = at(handle);
   constexpr int64_t kElements = 64 << 10;
-  const Arena arena(device::Space::device, kElements * 4 * (group.size() + 1));
+  constexpr int64_t kBytes = kElements * 4;
+  const Arena arena(device::Space::device, kBytes * (2 * group.size() + 1));
   std::byte* const own = arena.base();
-  std::byte* const all = arena.base() + kElements * 4;
-  const auto use = [&](CommKind kind, DType dtype, int64_t num, const void* send, void* recv) {
+  std::byte* const all = own + kBytes;
+  std::byte* const staging = all + kBytes * group.size();
+  const auto use = [&](CommKind kind, DType dtype, int64_t num, const void* send, void* recv,
+                       std::optional<DType> wire = {}) {
     const CommPiece piece{send, recv, num};
     CommCall call;
     call.kind = kind;
     call.group = handle;
     call.dtype = dtype;
+    call.wire = wire;
     call.pieces = {&piece, 1};
+    call.workspace = staging;
+    call.workspace_bytes = kBytes * group.size();
     run(call);
   };
   use(CommKind::all_reduce, DType::f64, 3, own, own);
@@ -193,6 +199,7 @@ void NcclCommunicator::warm_up(int handle) {
       use(CommKind::all_gather, DType::f32, num, own, all);
       use(CommKind::reduce_scatter, DType::f32, num, all, own);
       use(CommKind::all_reduce, DType::f32, num, own, own);
+      if (world_.wire_sums) use(CommKind::reduce_scatter, DType::f32, num, all, own, DType::bf16);
     }
   }
   group.calls = group.messages = group.bytes = 0;
@@ -236,15 +243,24 @@ void NcclCommunicator::check_call(const CommCall& call, const Group& group) cons
                           call.kind == CommKind::recv;
   check(!names_rank || (call.root >= 0 && call.root < group.size()), "{}: no group rank {}",
         comm::name_of(call.kind), call.root);
-  if (call.kind == CommKind::reduce_scatter || call.kind == CommKind::all_reduce) {
-    (void)summed_type(call.dtype);
-  }
+  const bool sums = call.kind == CommKind::reduce_scatter || call.kind == CommKind::all_reduce;
+  if (sums) (void)summed_type(call.dtype);
+  check(!call.wire || (sums && call.dtype == DType::f32 && call.wire == DType::bf16),
+        "{} of {} travels as {}", comm::name_of(call.kind), name_of(call.dtype),
+        name_of(call.wire_type()));
+  const int64_t needed = CommSizing().workspace_bytes(call, group.size());
+  check(call.workspace_bytes >= needed, "{}: workspace of {} bytes, {} needed",
+        comm::name_of(call.kind), call.workspace_bytes, needed);
   for (const CommPiece& piece : call.pieces) check(piece.count >= 0, "{} elements", piece.count);
 }
 
 void NcclCommunicator::count(const CommCall& call, Group& group) {
   int64_t bytes = 0;
-  for (const CommPiece& piece : call.pieces) bytes += bytes_of(call, piece);
+  int64_t raw_bytes = 0;  // of contributions to sums
+  for (const CommPiece& piece : call.pieces) {
+    bytes += bytes_of(call, piece);
+    raw_bytes += piece.count * size_of(call.wire_type());
+  }
   ++group.calls;
   if (bytes == 0) return;
   const int64_t others = group.size() - 1;
@@ -252,11 +268,11 @@ void NcclCommunicator::count(const CommCall& call, Group& group) {
     case CommKind::all_gather:
     case CommKind::reduce_scatter:
       group.messages += others;
-      group.bytes += others * bytes;
+      group.bytes += others * raw_bytes;
       return;
     case CommKind::all_reduce:
       group.messages += 2 * others;
-      group.bytes += 2 * others * bytes / group.size();
+      group.bytes += others * (raw_bytes + bytes) / group.size();
       return;
     case CommKind::broadcast:
       if (group.rank != call.root) return;
@@ -330,6 +346,7 @@ void NcclCommunicator::enqueue(const CommCall& call, cudaStream_t stream) {
   Group& group = at(call.group);
   check_call(call, group);
   count(call, group);
+  if (call.wire) return sum_over_wire(call, group, stream);
   if (group.size() == 1) return run_alone(call, stream);
   if (call.kind == CommKind::reduce_scatter && call.law == ops::Law::add) {
     for (const CommPiece& piece : call.pieces) {
@@ -339,19 +356,14 @@ void NcclCommunicator::enqueue(const CommCall& call, cudaStream_t stream) {
       add_elements(call.dtype, own, piece.recv, piece.count, stream);
     }
   }
-  const std::lock_guard launching(launch_mutex_);
-  throw_if_aborted();
-  ncclComm_t comm = group.comm.load();
-  const std::string_view name = comm::name_of(call.kind);
-  require(api_->group_start(), "ncclGroupStart", group, comm);
-  ncclResult_t result = ncclSuccess;
-  for (const CommPiece& piece : call.pieces) {
-    if (piece.count == 0 || result != ncclSuccess) continue;
-    result = launch_piece(call, piece, group, comm, stream);
-  }
-  const ncclResult_t ended = api_->group_end();
-  require(result, name, group, comm);
-  require(ended, name, group, comm);
+  launch_together(comm::name_of(call.kind), group, [&](ncclComm_t comm) {
+    ncclResult_t result = ncclSuccess;
+    for (const CommPiece& piece : call.pieces) {
+      if (piece.count == 0 || result != ncclSuccess) continue;
+      result = launch_piece(call, piece, group, comm, stream);
+    }
+    return result;
+  });
 }
 
 void NcclCommunicator::run(const CommCall& call) {

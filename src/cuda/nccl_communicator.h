@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "comm/comm.h"
+#include "cuda/comm_kernels.h"
 #include "cuda/comm_peers.h"
 #include "cuda/handle.h"
 #include "cuda/nccl_api.h"
@@ -28,11 +29,13 @@ struct NcclWorld {
   std::string library;           // of NCCL; not loaded in a world of one
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
   std::chrono::milliseconds connect_timeout = std::chrono::minutes(2);
+  bool wire_sums = false;  // sums with a wire type will be asked for: ranks connect in pairs at once
 };
 
 /// Buffers lie in memory that the GPU sees. Differences from the reduction law of comm.h: sums are
 /// taken in NCCL's order, which is the same whenever the layout and NCCL's choices are; an adding
-/// reduce_scatter is (out + g_rank) + the others, and overwrites share `rank` of `send`.
+/// reduce_scatter is (out + g_rank) + the others, and overwrites share `rank` of `send`. Sums with a
+/// wire type keep the law: NCCL carries their bytes alone.
 ///
 /// The ranks of a group must make the same calls (the hashes of programs are compared before the
 /// first step): differences are not noticed, they hang until the timeout.
@@ -100,6 +103,23 @@ class NcclCommunicator final : public comm::Communicator {
                              const Group& group, ncclComm_t comm, cudaStream_t stream);
   ncclResult_t launch_piece(const comm::CommCall& call, const comm::CommPiece& piece,
                             const Group& group, ncclComm_t comm, cudaStream_t stream);
+  void sum_over_wire(const comm::CommCall& call, Group& group, cudaStream_t stream);
+  ncclResult_t exchange_places(const WirePlaces& out, const WirePlaces& in, int64_t count,
+                               ncclComm_t comm, cudaStream_t stream);
+  ncclResult_t hand_out_sums(const comm::CommCall& call, const Group& group, ncclComm_t comm,
+                             cudaStream_t stream);
+  /// Calls `launches` with the group's communicator; what it launches starts as one.
+  template <typename Launches>
+  void launch_together(std::string_view name, Group& group, const Launches& launches) {
+    const std::lock_guard launching(launch_mutex_);
+    throw_if_aborted();
+    ncclComm_t comm = group.comm.load();
+    require(api_->group_start(), "ncclGroupStart", group, comm);
+    const ncclResult_t result = launches(comm);
+    const ncclResult_t ended = api_->group_end();
+    require(result, name, group, comm);
+    require(ended, name, group, comm);
+  }
   void throw_if_aborted() const;
   void require(ncclResult_t result, std::string_view call, const Group& group,
                ncclComm_t comm) const;

@@ -23,6 +23,8 @@ struct RankSite {
   std::chrono::milliseconds connect_timeout = std::chrono::minutes(2);
   /// Insists on operations that repeat bit for bit, where others are faster.
   bool deterministic = false;
+  /// Sums with a wire type (comm::CommCall) will be asked for.
+  bool wire_sums = false;
   /// Folder where runs leave each other the algorithms that they measured; "": none.
   std::string algorithm_cache;
   /// Debug: every collective starts this much later.
@@ -56,7 +58,7 @@ struct BackendModule {
   BackendMaker* (*make)(const ModuleLibraries& libraries) = nullptr;  // the caller owns it
 };
 using BackendModuleFunction = const BackendModule* (*)();
-inline constexpr int32_t kBackendAbi = 2;
+inline constexpr int32_t kBackendAbi = 3;
 inline constexpr char kBackendSymbol[] = "trireme_backend_module";
 
 }  // namespace trireme::device

@@ -115,6 +115,7 @@ class Executor::Prepared {
       call.kind = transfer.kind;
       call.group = executor_.groups_[static_cast<size_t>(transfer.axis)];
       call.dtype = transfer.dtype;
+      call.wire = transfer.wire;
       call.root = transfer.kind == comm::CommKind::send ? 1 : 0;  // pairs: first to second
       call.workspace = address(transfer.workspace);
       call.workspace_bytes = transfer.workspace.count;

@@ -72,9 +72,7 @@ class OpSizing final : public ops::OpSizing {
 
 class CommSizing final : public comm::CommSizing {
  public:
-  int64_t workspace_bytes(comm::CommKind, DType, int64_t, std::span<const int64_t>) const override {
-    return 0;
-  }
+  int64_t workspace_bytes(const comm::CommCall&, int64_t) const override { return 0; }
 };
 
 }  // namespace trireme::null

@@ -240,12 +240,14 @@ class PhaseBuilder {
   }
 
   int64_t transfer_workspace(const Node& node) const {
-    const comm::CommKind kind = transfer_of(node);
-    const Ref& share = node.args[kind == comm::CommKind::all_gather ? 1 : 0];
-    const DType dtype = dtype_of(values_[static_cast<size_t>(share.id)], request_.compute);
-    const int64_t count = bytes(static_cast<size_t>(share.id)) / size_of(dtype);
-    return request_.comm_sizing->workspace_bytes(kind, dtype, request_.model->dims.tensor_ranks,
-                                                 {&count, 1});
+    comm::CommCall call;
+    call.kind = transfer_of(node);
+    const Ref& share = node.args[call.kind == comm::CommKind::all_gather ? 1 : 0];
+    call.dtype = dtype_of(values_[static_cast<size_t>(share.id)], request_.compute);
+    comm::CommPiece piece;
+    piece.count = bytes(static_cast<size_t>(share.id)) / size_of(call.dtype);
+    call.pieces = {&piece, 1};
+    return request_.comm_sizing->workspace_bytes(call, request_.model->dims.tensor_ranks);
   }
 
   /// The operand of a value, before its place in the frame is known.

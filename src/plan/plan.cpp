@@ -255,6 +255,7 @@ Sharding resolve_sharding(const RunConfig& config, const ModelGraph& model, cons
   sharding.reduce_each_micro_batch = config.reduce_at == config::ReduceAt::automatic
                                          ? zero.stage >= 2
                                          : config.reduce_at == config::ReduceAt::micro;
+  if (config.reduce_dtype == config::Precision::bfloat16) sharding.gradient_wire = DType::bf16;
   sharding.overlap = zero.overlap_comm;
   if (zero.max_live_parameters) {
     sharding.weight_slots = std::max<int64_t>(1, ceil_div(*zero.max_live_parameters, unit));

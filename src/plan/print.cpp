@@ -45,8 +45,9 @@ void print_entry(const Program& program, const model::ModelGraph& model, int ind
     // Which part of the shared heads a data rank sums depends on its slice.
     const std::string size =
         transfer.axis == GroupAxis::kv_replicas ? "" : fmt::format("x{}", count);
-    what += fmt::format(" {} {}{}{}", name_of(transfer.axis), name_of(transfer.dtype), size,
-                        transfer.per_row ? " a row" : "");
+    what += fmt::format(" {} {}{}{}{}", name_of(transfer.axis), name_of(transfer.dtype), size,
+                        transfer.per_row ? " a row" : "",
+                        transfer.wire ? fmt::format(" as {}", name_of(*transfer.wire)) : "");
     if (transfer.kind == comm::CommKind::reduce_scatter) what += entry.set ? " set" : " add";
   }
   fmt::format_to(out, "{:03}  {:<12} {:<34} {:<10} {:>3}  {:<16}{}\n", index,

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -72,6 +73,7 @@ struct Transfer {
   comm::CommKind kind{};
   GroupAxis axis = GroupAxis::shard;
   DType dtype{};
+  std::optional<DType> wire = {};  // as comm::CommCall
   std::vector<TransferPiece> pieces;
   Span workspace;
   /// Counts are those of one row of the micro-batch's hidden states, of which a rank holds

@@ -175,14 +175,20 @@ void ProgramWriter::emit_transfer(TransferWish wish, std::vector<BufferAccess> a
       wish.per_row ? context_.model->dims.at(model::Dim::sequence, context_.capacity.tokens) : 1;
   std::string key = fmt::format("{}/{}/{}", static_cast<int>(wish.kind),
                                 static_cast<int>(wish.axis), static_cast<int>(wish.dtype));
-  std::vector<int64_t> counts;
+  if (wish.wire) key += fmt::format("/{}", static_cast<int>(*wish.wire));
+  std::vector<comm::CommPiece> sizes;
   for (const TransferPiece& piece : wish.pieces) {
     key += fmt::format("/{}+{}>{}+{}x{}:{}", piece.send, piece.send_offset, piece.receive,
                        piece.receive_offset, piece.count, piece.stride);
-    counts.push_back(piece.count * rows);
+    sizes.push_back({nullptr, nullptr, piece.count * rows, piece.stride});
   }
-  const int64_t staging = context_.comm_sizing->workspace_bytes(
-      wish.kind, wish.dtype, group_size(*context_.mesh, wish.axis), counts);
+  comm::CommCall call;
+  call.kind = wish.kind;
+  call.dtype = wish.dtype;
+  call.wire = wish.wire;
+  call.pieces = sizes;
+  const int64_t staging =
+      context_.comm_sizing->workspace_bytes(call, group_size(*context_.mesh, wish.axis));
   Span workspace;
   if (staging > 0) {
     workspace = {staging_buffer(stream, staging), DType::u8, 0, staging};
@@ -190,8 +196,8 @@ void ProgramWriter::emit_transfer(TransferWish wish, std::vector<BufferAccess> a
   }
   const auto [at, fresh] = transfers_.try_emplace(key, program_.transfers.size());
   if (fresh) {
-    program_.transfers.push_back(
-        {wish.kind, wish.axis, wish.dtype, std::move(wish.pieces), workspace, wish.per_row});
+    program_.transfers.push_back({wish.kind, wish.axis, wish.dtype, wish.wire,
+                                  std::move(wish.pieces), workspace, wish.per_row});
   }
   Entry entry;
   entry.kind = EntryKind::transfer;

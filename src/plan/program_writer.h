@@ -49,6 +49,7 @@ class ProgramWriter {
     int unit = -1;
     int micro_batch = -1;
     bool per_row = false;
+    std::optional<DType> wire = {};
   };
   void emit_transfer(TransferWish wish, std::vector<BufferAccess> accesses,
                      const std::vector<int32_t>& after = {});

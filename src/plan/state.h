@@ -22,6 +22,8 @@ struct Sharding {
   int64_t replicas = 1;  // hybrid sharding: copies of the state
   int64_t replica = 0;
   bool reduce_each_micro_batch = false;
+  /// What gradients travel as between data ranks, where not as f32 (comm::CommCall).
+  std::optional<DType> gradient_wire = {};
   bool overlap = true;
   int64_t weight_slots = 2;  // of each pool of gathered groups
   int64_t gradient_slots = 2;

@@ -432,8 +432,10 @@ void StepWriter::reduce(const Event& event) {
     accesses.push_back(updates(s.gradient));
   }
   const auto wish = [&](CommKind kind, GroupAxis axis, std::vector<TransferPiece> pieces) {
-    return TransferWish{kind, axis,       DType::f32,       std::move(pieces),
-                        set,  event.unit, event.micro_batch};
+    TransferWish made{kind, axis,       DType::f32,       std::move(pieces),
+                      set,  event.unit, event.micro_batch};
+    if (kind != CommKind::all_gather) made.wire = sharding().gradient_wire;  // sums go back whole
+    return made;
   };
   if (spread) {
     std::vector<std::vector<TransferPiece>> buckets = into_buckets(scatter);

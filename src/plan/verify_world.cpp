@@ -140,7 +140,7 @@ class World {
     const auto count = [](const TransferPiece& piece) { return piece.count; };
     const bool pair = rank != other && a.axis != b.axis;
     const bool equal =
-        (pair ? a.kind != b.kind : a.kind == b.kind) && a.dtype == b.dtype &&
+        (pair ? a.kind != b.kind : a.kind == b.kind) && a.dtype == b.dtype && a.wire == b.wire &&
         entry_of(rank, entry).micro_batch == entry_of(other, theirs).micro_batch &&
         std::equal(a.pieces.begin(), a.pieces.end(), b.pieces.begin(), b.pieces.end(),
                    [&](const auto& x, const auto& y) { return count(x) == count(y); });

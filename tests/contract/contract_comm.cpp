@@ -38,6 +38,7 @@ struct Case {
   bool in_place = false;
   std::vector<int64_t> counts;
   int64_t gap = 0;  // reduce_scatter: elements between two shares
+  std::optional<DType> wire = {};
   int64_t stride(int64_t count) const { return count + gap; }
 };
 
@@ -167,15 +168,12 @@ std::vector<Bytes> run_prepared(Communicator& communicator, const Prepared& prep
     }
     pieces.push_back(piece);
   }
-  Bytes workspace(
-      static_cast<size_t>(cpu::CommSizing().workspace_bytes(c.kind, c.dtype, n, c.counts)));
-  communicator.run({.kind = c.kind,
-                    .dtype = c.dtype,
-                    .law = c.law,
-                    .root = c.root,
-                    .pieces = pieces,
-                    .workspace = workspace.data(),
-                    .workspace_bytes = static_cast<int64_t>(workspace.size())});
+  CommCall call{
+      .kind = c.kind, .dtype = c.dtype, .wire = c.wire, .law = c.law, .root = c.root, .pieces = pieces};
+  Bytes workspace(static_cast<size_t>(cpu::CommSizing().workspace_bytes(call, n)));
+  call.workspace = workspace.data();
+  call.workspace_bytes = static_cast<int64_t>(workspace.size());
+  communicator.run(call);
   std::vector<Bytes> results;
   for (size_t j = 0; j < c.counts.size(); ++j) {
     results.push_back(result_of(c, operands[j], rank, c.counts[j]));
@@ -210,7 +208,7 @@ double read(const Bytes& bytes, int64_t index, DType dtype) {
   return f32_from_bf16(x);
 }
 
-/// Elements in group-rank order, in f32 (f64 for f64), rounded once.
+/// Elements in group-rank order, in f32 (f64 for f64), rounded once; or of parts that are rounded.
 Bytes naive_sum(const Case& c, const std::vector<Bytes>& parts, int64_t first, int64_t count,
                 const Bytes* add_to) {
   Bytes out(static_cast<size_t>(count * size_of(c.dtype)));
@@ -223,10 +221,12 @@ Bytes naive_sum(const Case& c, const std::vector<Bytes>& parts, int64_t first, i
       std::memcpy(at, &sum, sizeof sum);
       continue;
     }
-    auto sum = static_cast<float>(read(parts[0], first + i, c.dtype));
-    for (size_t k = 1; k < parts.size(); ++k) {
-      sum += static_cast<float>(read(parts[k], first + i, c.dtype));
-    }
+    const auto part = [&](size_t k) {
+      const auto value = static_cast<float>(read(parts[k], first + i, c.dtype));
+      return c.wire ? f32_from_bf16(bf16_from_f32(value)) : value;
+    };
+    float sum = part(0);
+    for (size_t k = 1; k < parts.size(); ++k) sum += part(k);
     if (add_to != nullptr) sum = static_cast<float>(read(*add_to, i, c.dtype)) + sum;
     if (c.dtype == DType::f32) {
       std::memcpy(at, &sum, sizeof sum);
@@ -278,6 +278,16 @@ std::vector<Case> all_cases(int n) {
       cases.push_back({CommKind::broadcast, dtype, ops::Law::set, n - 1, false, list});
     }
     cases.push_back({CommKind::reduce_scatter, DType::f32, ops::Law::add, 0, true, list, 13});
+    for (const bool in_place : {false, true}) {
+      for (const ops::Law law : {ops::Law::set, ops::Law::add}) {
+        for (const int64_t gap : {0, 13}) {
+          cases.push_back({CommKind::reduce_scatter, DType::f32, law, 0, in_place, list, gap,
+                           DType::bf16});
+        }
+      }
+      cases.push_back(
+          {CommKind::all_reduce, DType::f32, ops::Law::set, 0, in_place, list, 0, DType::bf16});
+    }
     cases.push_back({CommKind::all_gather, DType::i32, ops::Law::set, 0, false, list});
     cases.push_back({CommKind::broadcast, DType::i32, ops::Law::set, 0, false, list});
   }
@@ -288,7 +298,7 @@ std::string to_string(const Case& c) {
   return fmt::format("{} {} {}{} counts {}", name_of(c.kind), name_of(c.dtype),
                      c.law == ops::Law::add ? "add" : "set", c.in_place ? " in place" : "",
                      fmt::join(c.counts, ",")) +
-         (c.gap > 0 ? " apart" : "");
+         (c.gap > 0 ? " apart" : "") + (c.wire ? fmt::format(" as {}", name_of(*c.wire)) : "");
 }
 
 void expect_none(const Failures& failures) {
@@ -322,9 +332,9 @@ TEST_P(EveryWorld, CountsTheLeastTraffic) {
   using Sent = std::pair<int64_t, int64_t>;  // messages, bytes
   const int64_t count = 12 * 5;              // divisible by every world size here
   expect_none(run_world(backend(), n, [&](Communicator& communicator) {
-    const auto sent = [&](CommKind kind) {
+    const auto sent = [&](CommKind kind, std::optional<DType> wire = {}) {
       const comm::Traffic before = communicator.traffic(0);
-      run_case(communicator, {.kind = kind, .counts = {count, 0}});
+      run_case(communicator, {.kind = kind, .counts = {count, 0}, .wire = wire});
       const comm::Traffic after = communicator.traffic(0);
       EXPECT_EQ(after.calls - before.calls, 1);
       return Sent(after.messages - before.messages, after.bytes - before.bytes);
@@ -332,6 +342,9 @@ TEST_P(EveryWorld, CountsTheLeastTraffic) {
     EXPECT_EQ(sent(CommKind::all_gather), Sent(n - 1, (n - 1) * count * 4));
     EXPECT_EQ(sent(CommKind::reduce_scatter), Sent(n - 1, (n - 1) * count * 4));
     EXPECT_EQ(sent(CommKind::all_reduce), Sent(2 * (n - 1), 2 * (n - 1) * (count / n) * 4));
+    EXPECT_EQ(sent(CommKind::reduce_scatter, DType::bf16), Sent(n - 1, (n - 1) * count * 2));
+    EXPECT_EQ(sent(CommKind::all_reduce, DType::bf16),
+              Sent(2 * (n - 1), (n - 1) * (count / n) * (2 + 4)));
     const int64_t root = communicator.rank() == 0 ? n - 1 : 0;
     EXPECT_EQ(sent(CommKind::broadcast), Sent(root, root * count * 4));
   }));
@@ -414,6 +427,31 @@ TEST_P(EveryGroup, RefusesCallsThatDoNotMatch) {
       if (rank != 1) {
         EXPECT_NE(words.find("rank 1"), std::string::npos) << words;
       }
+    }
+  }
+}
+
+TEST_P(EveryGroup, RefusesAnotherWireType) {
+  const Case wide{.kind = CommKind::reduce_scatter, .counts = {100}};
+  Case narrow = wide;
+  narrow.wire = DType::bf16;
+  const Failures failures = run_world(backend(), size(), [&](Communicator& communicator) {
+    run_case(communicator, communicator.rank() == 1 ? narrow : wide);
+  });
+  EXPECT_NE(failures[0].find("mismatch with rank 1: it sends bf16, this rank f32"),
+            std::string::npos)
+      << failures[0];
+  EXPECT_NE(failures[1].find("it sends f32, this rank bf16"), std::string::npos) << failures[1];
+}
+
+TEST_P(EveryGroup, OnlySumsOfF32HaveAWireType) {
+  for (const Case& c :
+       {Case{.kind = CommKind::all_gather, .counts = {8}, .wire = DType::bf16},
+        Case{.kind = CommKind::all_reduce, .dtype = DType::f64, .counts = {8}, .wire = DType::bf16},
+        Case{.kind = CommKind::all_reduce, .counts = {8}, .wire = DType::f16}}) {
+    for (const std::string& words :
+         run_world(backend(), size(), [&](Communicator& communicator) { run_case(communicator, c); })) {
+      EXPECT_NE(words.find("travels as"), std::string::npos) << words;
     }
   }
 }

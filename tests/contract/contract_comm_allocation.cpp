@@ -60,6 +60,8 @@ class Step {
       device_.wait(device::StreamKind::comm_dp, 1);
       launch(device::StreamKind::comm_dp, CommKind::reduce_scatter, scatter_);
       launch(device::StreamKind::comm_dp, CommKind::all_reduce, reduce_);
+      launch(device::StreamKind::comm_dp, CommKind::reduce_scatter, scatter_, DType::bf16);
+      launch(device::StreamKind::comm_dp, CommKind::all_reduce, reduce_, DType::bf16);
       launch(device::StreamKind::comm_dp, CommKind::broadcast, gather_);
     }
     device_.drain();
@@ -68,8 +70,10 @@ class Step {
  private:
   static constexpr int64_t kWorkspace = (kRanks - 1) * cpu::kStagedElements * 4;
 
-  void launch(device::StreamKind stream, CommKind kind, const CommPiece& piece) {
+  void launch(device::StreamKind stream, CommKind kind, const CommPiece& piece,
+              std::optional<DType> wire = {}) {
     device_.launch(stream, CommCall{.kind = kind,
+                                    .wire = wire,
                                     .pieces = std::span(&piece, 1),
                                     .workspace = workspace_,
                                     .workspace_bytes = kWorkspace});

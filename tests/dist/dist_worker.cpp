@@ -62,12 +62,12 @@ void announce(const Rank& rank) {
 float sum(Rank& rank, float value, int64_t count) {
   std::vector<float> data(static_cast<size_t>(count), value);
   const comm::CommPiece piece{data.data(), data.data(), count};
-  std::vector<std::byte> workspace(static_cast<size_t>(cpu::CommSizing().workspace_bytes(
-      comm::CommKind::all_reduce, DType::f32, rank.communicator->world_size(), std::array{count})));
-  rank.communicator->run({.kind = comm::CommKind::all_reduce,
-                          .pieces = std::span(&piece, 1),
-                          .workspace = workspace.data(),
-                          .workspace_bytes = static_cast<int64_t>(workspace.size())});
+  comm::CommCall call{.kind = comm::CommKind::all_reduce, .pieces = std::span(&piece, 1)};
+  std::vector<std::byte> workspace(static_cast<size_t>(
+      cpu::CommSizing().workspace_bytes(call, rank.communicator->world_size())));
+  call.workspace = workspace.data();
+  call.workspace_bytes = static_cast<int64_t>(workspace.size());
+  rank.communicator->run(call);
   return data.back();
 }
 

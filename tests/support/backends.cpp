@@ -47,6 +47,7 @@ std::unique_ptr<device::Backend> TestWorld::open(int rank, int num_threads,
   site.store = &parts_->store;
   site.timeout = std::chrono::seconds(60);
   site.delay_collectives = options.delay_collectives;
+  site.wire_sums = true;
   return cuda_maker().open(site);
 }
 
