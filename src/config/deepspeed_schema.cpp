@@ -82,7 +82,7 @@ void add_numbers(Schema& schema) {
   schema.refuse("data_types.grad_accum_dtype", kText, {"fp32", "float32"}, kAllFp32);
   schema.refuse("data_types.param_dtype", kText, {"fp32", "float32"}, kAllFp32);
   schema.refuse("data_types.buffer_dtype", kText, {"fp32", "float32"}, kLater);
-  schema.refuse("communication_data_type", kText, {"fp32", "float32"}, kAllFp32);
+  schema.honour("communication_data_type", "reduce_dtype");
   schema.ignore("seq_parallel_communication_data_type", kText, "sequences are not split");
   schema.ignore("prescale_gradients", kBool,
                 "gradients are summed undivided in fp32 and divided once", {false});

@@ -101,9 +101,7 @@ class FsdpReader final : public SchemaReader {
       if (coerce_json({.kind = kBool}, value) == true) set("recompute", "block", path);
     } else if (path == "mixed_precision_policy") {
       read_precision(path, value);
-      read_reduction(value);
-    } else if (path == "mixed_precision_policy.reduce_dtype") {
-      read_reduction(value);
+      set("reduce_dtype", value, path);
     } else {
       read_precision(path, value);
     }
@@ -138,15 +136,6 @@ class FsdpReader final : public SchemaReader {
       set("bf16", false, path);
     } else {
       throw BadValue("not supported; bf16 and fp32 are");
-    }
-  }
-
-  void read_reduction(const Json& value) {
-    const std::string word = lower_case(shown(value));
-    if (word != "fp32" && word != "float32" && word != "torch.float32") {
-      throw BadValue(
-          "not supported yet; gradients and their sums are fp32, so say "
-          "{\"param_dtype\": \"bf16\", \"reduce_dtype\": \"fp32\"}");
     }
   }
 
@@ -208,9 +197,10 @@ Schema fsdp_schema() {
                         "`--zero_stage`: 3, and 2 for false; or a word of `--fsdp`");
   schema.honour_in_code("activation_checkpointing", kBool,
                         "`--recompute` block; `--gradient_checkpointing` must not be on too");
-  schema.honour_in_code("mixed_precision_policy", kJson, "`--bf16`, for fp32");
+  schema.honour_in_code("mixed_precision_policy", kJson,
+                        "one word: `--bf16`, or not for fp32, and `--reduce_dtype`");
   schema.honour_in_code("mixed_precision_policy.param_dtype", kText, "`--bf16`, or not for fp32");
-  schema.honour_in_code("mixed_precision_policy.reduce_dtype", kText, "fp32; others are refused");
+  schema.honour("mixed_precision_policy.reduce_dtype", "reduce_dtype");
   schema.ignore("mixed_precision_policy.buffer_dtype", kText, "the rotary table is always fp32");
   schema.ignore("mixed_precision_policy.output_dtype", kText, "the loss is always fp32");
   schema.ignore("mixed_precision_policy.cast_forward_inputs", kBool, "inputs are token ids");

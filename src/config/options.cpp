@@ -373,6 +373,8 @@ void append_layout(Rows& rows) {
   rows.push_back(precision("moment_dtype", &RunConfig::moment_dtype,
                            "AdamW's moments; bfloat16 (with bf16): rounded stochastically, 4 bytes "
                            "a parameter less"));
+  rows.push_back(precision("reduce_dtype", &RunConfig::reduce_dtype,
+                           "what gradients travel as between data ranks; their sums are float32"));
   rows.push_back(field("deterministic", OptionGroup::numbers, &RunConfig::deterministic,
                        "the same bits in every run of one layout: always on the CPU; on GPUs true "
                        "insists, false takes the fastest gradient of attention, auto the repeating "

@@ -103,9 +103,7 @@ void append_training(Rows& rows) {
                          "not supported yet; evaluation computes as training does"));
   rows.push_back(refused("fp16_full_eval", numbers, kBool, {false},
                          "not supported; evaluation computes as training does"));
-  for (const std::string_view name : {"gradient_dtype", "reduce_dtype"}) {
-    rows.push_back(refused(name, numbers, kText, {"fp32", "float32"}, kAllFp32));
-  }
+  rows.push_back(refused("gradient_dtype", numbers, kText, {"fp32", "float32"}, kAllFp32));
 }
 
 void append_layout(Rows& rows) {

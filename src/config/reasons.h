@@ -6,7 +6,8 @@
 namespace trireme::config {
 
 inline constexpr std::string_view kLater = "not supported yet";
-inline constexpr std::string_view kAllFp32 = "not supported yet; gradients and their sums are fp32";
+inline constexpr std::string_view kAllFp32 =
+    "not supported yet; gradients are accumulated and summed in fp32";
 inline constexpr std::string_view kNoOffload =
     "not supported yet; leave it out, and trireme plan says whether the run fits without";
 inline constexpr std::string_view kKernels = "the native kernels are what runs, on every device";

@@ -93,8 +93,7 @@ void check_call(const comm::CommCall& call, int group_size, int group_rank) {
         call.group);
   check(!sums(call.kind) || can_sum(call.dtype), "{} of {}", name_of(call.kind),
         name_of(call.dtype));
-  check(!call.wire ||
-            (sums(call.kind) && call.dtype == DType::f32 && call.wire == DType::bf16),
+  check(!call.wire || (sums(call.kind) && call.dtype == DType::f32 && call.wire == DType::bf16),
         "{} of {} travels as {}", name_of(call.kind), name_of(call.dtype),
         name_of(call.wire_type()));
   if (call.kind == CommKind::broadcast || is_point_to_point(call.kind)) {

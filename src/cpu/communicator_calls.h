@@ -36,8 +36,8 @@ std::optional<std::string> difference(const CallHeader& mine, const CallHeader& 
 /// "all_gather on group 2, call 17".
 std::string describe(const CallHeader& header);
 
-/// Throws BugError when a call cannot be meant: unknown root, dtype that is not summed, wire type of
-/// what is no sum of f32, negative count, too little workspace.
+/// Throws BugError when a call cannot be meant: unknown root, dtype that is not summed, wire type
+/// of what is no sum of f32, negative count, too little workspace.
 void check_call(const comm::CommCall& call, int group_size, int group_rank);
 
 /// Elements [begin, end) of the share that group rank `rank` sums in an all_reduce of `count`.

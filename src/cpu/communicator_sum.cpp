@@ -125,10 +125,14 @@ void sum_bf16(void* out, bool add_to_out, std::span<const void* const> parts, in
 
 /// to = what travels of a part, as f32
 void widen_part(float* to, const void* part, DType dtype, int64_t begin, int64_t count) {
-  if (dtype == DType::bf16) return widen_bf16(to, static_cast<const uint16_t*>(part) + begin, count);
   uint16_t rounded[kBlock];
-  round_to_bf16(rounded, static_cast<const float*>(part) + begin, count);
-  widen_bf16(to, rounded, count);
+  const uint16_t* from = rounded;
+  if (dtype == DType::bf16) {
+    from = static_cast<const uint16_t*>(part) + begin;
+  } else {
+    round_to_bf16(rounded, static_cast<const float*>(part) + begin, count);
+  }
+  widen_bf16(to, from, count);
 }
 
 void sum_rounded(float* out, bool add_to_out, std::span<const void* const> parts, size_t own,

@@ -204,8 +204,8 @@ int SocketExchange::ring_ranges(std::byte* ring, int64_t begin, int64_t bytes,
 /// Rounds what goes out next, as far as the ring has room: elements that are sent leave it.
 void SocketExchange::round_some(Channel& channel) {
   Cursor& at = channel.rounded;
-  const int64_t most = std::min(channel.out_raw / wire_size_,
-                                channel.out.done / wire_size_ + staging_elements_);
+  const int64_t most =
+      std::min(channel.out_raw / wire_size_, channel.out.done / wire_size_ + staging_elements_);
   while (at.done < most) {
     const Range share = out_range(channel, at.index);
     const int64_t slot = at.done % staging_elements_;

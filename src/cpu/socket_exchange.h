@@ -71,7 +71,7 @@ class SocketExchange {
     Cursor rounded;       // elements of the raw shares, with a wire type
     int64_t staged = 0;   // raw bytes received
     Cursor in;            // finished shares, received in place
-    std::byte* staging = nullptr;  // ring of raw shares that came
+    std::byte* staging = nullptr;   // ring of raw shares that came
     std::byte* rounding = nullptr;  // ring of those that go, with a wire type
   };
 

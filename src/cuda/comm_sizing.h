@@ -12,7 +12,7 @@
 namespace trireme::cuda {
 
 /// The most that a call stages. A sum that would need more runs in rounds.
-inline constexpr int64_t kStagedBytes = int64_t{128} << 20;
+inline constexpr int64_t kStagedBytes = int64_t{64} << 20;
 /// Shares begin at multiples of so many elements in the staging.
 inline constexpr int64_t kStagedAlignment = 8;
 

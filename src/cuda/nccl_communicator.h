@@ -29,13 +29,13 @@ struct NcclWorld {
   std::string library;           // of NCCL; not loaded in a world of one
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
   std::chrono::milliseconds connect_timeout = std::chrono::minutes(2);
-  bool wire_sums = false;  // sums with a wire type will be asked for: ranks connect in pairs at once
+  bool wire_sums = false;  // sums with a wire type will come: ranks connect in pairs at once
 };
 
 /// Buffers lie in memory that the GPU sees. Differences from the reduction law of comm.h: sums are
 /// taken in NCCL's order, which is the same whenever the layout and NCCL's choices are; an adding
-/// reduce_scatter is (out + g_rank) + the others, and overwrites share `rank` of `send`. Sums with a
-/// wire type keep the law: NCCL carries their bytes alone.
+/// reduce_scatter is (out + g_rank) + the others, and overwrites share `rank` of `send`. Sums with
+/// a wire type keep the law: NCCL carries their bytes alone.
 ///
 /// The ranks of a group must make the same calls (the hashes of programs are compared before the
 /// first step): differences are not noticed, they hang until the timeout.

@@ -1,5 +1,5 @@
-// Sums of contributions that travel as bf16: rounded into places of the staging, exchanged in pairs,
-// and added in group-rank order.
+// Sums of contributions that travel as bf16: rounded into places of the staging, exchanged in
+// pairs, and added in group-rank order.
 #include <algorithm>
 
 #include "base/math.h"
@@ -14,8 +14,8 @@ using comm::CommCall;
 using comm::CommKind;
 using comm::CommPiece;
 
-/// Where the shares of a piece lie in `send`: from one to the next `stride` elements; what lies from
-/// `limit` on is nobody's.
+/// Where the shares of a piece lie in `send`: from one to the next `stride` elements; what lies
+/// from `limit` on is nobody's.
 struct Shares {
   int64_t stride = 0;
   int64_t limit = 0;
@@ -30,8 +30,14 @@ Shares shares_of(const CommCall& call, const CommPiece& piece, int64_t size) {
   return {piece.share_stride(), size * piece.share_stride()};
 }
 
-/// Calls visit(piece, first, count, at) for what elements [begin, end) of a rank's shares, laid one
-/// after the other, hold: `count` elements of a piece's share, at element `at` of a place.
+/// `count` elements of each rank's share of a piece, from its element `first` on, that lie at
+/// element `at` of a place.
+struct Part {
+  const CommPiece& piece;
+  int64_t first, count, at;
+};
+
+/// Visits what elements [begin, end) of a rank's shares, laid one after the other, hold.
 template <typename Visit>
 void for_each_part(const CommCall& call, int64_t size, int64_t begin, int64_t end,
                    const Visit& visit) {
@@ -40,7 +46,7 @@ void for_each_part(const CommCall& call, int64_t size, int64_t begin, int64_t en
     const int64_t share = wire_share(call, piece, size);
     const int64_t first = std::max<int64_t>(begin - line, 0);
     const int64_t last = std::min(end - line, share);
-    if (first < last) visit(piece, first, last - first, line + first - begin);
+    if (first < last) visit(Part{piece, first, last - first, line + first - begin});
     line += round_up(share, kStagedAlignment);
   }
 }
@@ -61,25 +67,26 @@ void NcclCommunicator::sum_over_wire(const CommCall& call, Group& group, cudaStr
   const WirePlaces out{staging, room, peers, group.rank};
   const WirePlaces in{staging + peers * room, room, peers, group.rank};
   const bool scatters = call.kind == CommKind::reduce_scatter;
+  const bool add = scatters && call.law == ops::Law::add;
   for (int64_t begin = 0; begin < total; begin += room) {
     const int64_t end = std::min(total, begin + room);
-    for_each_part(call, size, begin, end, [&](const CommPiece& piece, auto first, auto count, auto at) {
-      const Shares shares = shares_of(call, piece, size);
-      const auto* send = static_cast<const float*>(piece.send) + first;
-      round_shares(from_element(out, at), {send, shares.stride, shares.limit - first}, count, stream);
+    for_each_part(call, size, begin, end, [&](const Part& part) {
+      const Shares shares = shares_of(call, part.piece, size);
+      const auto* from = static_cast<const float*>(part.piece.send) + part.first;
+      round_shares(from_element(out, part.at), {from, shares.stride, shares.limit - part.first},
+                   part.count, stream);
     });
     if (peers > 0) {
       launch_together(comm::name_of(call.kind), group, [&](ncclComm_t comm) {
         return exchange_places(out, in, end - begin, comm, stream);
       });
     }
-    for_each_part(call, size, begin, end, [&](const CommPiece& piece, auto first, auto count, auto at) {
-      const Shares shares = shares_of(call, piece, size);
-      const int64_t own = group.rank * shares.stride + first;
-      sum_rounded(static_cast<float*>(piece.recv) + (scatters ? first : own),
-                  scatters && call.law == ops::Law::add,
-                  static_cast<const float*>(piece.send) + own, from_element(in, at),
-                  shares.within(group.rank, first, count), stream);
+    for_each_part(call, size, begin, end, [&](const Part& part) {
+      const Shares shares = shares_of(call, part.piece, size);
+      const int64_t own = group.rank * shares.stride + part.first;
+      sum_rounded(static_cast<float*>(part.piece.recv) + (scatters ? part.first : own), add,
+                  static_cast<const float*>(part.piece.send) + own, from_element(in, part.at),
+                  shares.within(group.rank, part.first, part.count), stream);
     });
   }
   if (scatters || peers == 0) return;

@@ -73,6 +73,9 @@ metrics::RunFacts run_facts(const config::RunConfig& config, const RunData& data
     facts.more.emplace_back("Packing of evaluation",
                             packing_words(config, data.evaluation_set(), data.evaluation_packs()));
   }
+  if (config.reduce_dtype == Precision::bfloat16 && layout.dp > 1) {
+    facts.more.emplace_back("Gradients between data ranks", "bf16, summed in fp32");
+  }
   facts.more.emplace_back("Longest sequence", std::to_string(plan.capacity.longest));
   const data::DatasetCounts& counts = data.training().counts();
   if (counts.truncated + counts.skipped > 0) {

@@ -270,6 +270,7 @@ Json describe_run(const config::RunConfig& config, int64_t num_samples, int64_t 
   run["adam_beta2"] = config.adam_beta2;
   run["max_grad_norm"] = config.max_grad_norm;
   run["bf16"] = config.bf16;
+  run["reduce_dtype"] = std::string(config::word_of(config.reduce_dtype));
   return run;
 }
 

@@ -168,8 +168,12 @@ std::vector<Bytes> run_prepared(Communicator& communicator, const Prepared& prep
     }
     pieces.push_back(piece);
   }
-  CommCall call{
-      .kind = c.kind, .dtype = c.dtype, .wire = c.wire, .law = c.law, .root = c.root, .pieces = pieces};
+  CommCall call{.kind = c.kind,
+                .dtype = c.dtype,
+                .wire = c.wire,
+                .law = c.law,
+                .root = c.root,
+                .pieces = pieces};
   Bytes workspace(static_cast<size_t>(cpu::CommSizing().workspace_bytes(call, n)));
   call.workspace = workspace.data();
   call.workspace_bytes = static_cast<int64_t>(workspace.size());
@@ -281,8 +285,8 @@ std::vector<Case> all_cases(int n) {
     for (const bool in_place : {false, true}) {
       for (const ops::Law law : {ops::Law::set, ops::Law::add}) {
         for (const int64_t gap : {0, 13}) {
-          cases.push_back({CommKind::reduce_scatter, DType::f32, law, 0, in_place, list, gap,
-                           DType::bf16});
+          cases.push_back(
+              {CommKind::reduce_scatter, DType::f32, law, 0, in_place, list, gap, DType::bf16});
         }
       }
       cases.push_back(
@@ -449,8 +453,8 @@ TEST_P(EveryGroup, OnlySumsOfF32HaveAWireType) {
        {Case{.kind = CommKind::all_gather, .counts = {8}, .wire = DType::bf16},
         Case{.kind = CommKind::all_reduce, .dtype = DType::f64, .counts = {8}, .wire = DType::bf16},
         Case{.kind = CommKind::all_reduce, .counts = {8}, .wire = DType::f16}}) {
-    for (const std::string& words :
-         run_world(backend(), size(), [&](Communicator& communicator) { run_case(communicator, c); })) {
+    for (const std::string& words : run_world(
+             backend(), size(), [&](Communicator& communicator) { run_case(communicator, c); })) {
       EXPECT_NE(words.find("travels as"), std::string::npos) << words;
     }
   }

@@ -108,6 +108,7 @@ TEST_F(Verbs, APlanIsWhatARunAllocates) {
                         {"gradient_accumulation_steps", pick({"1", "2", "5"})},
                         {"overlap_comm", pick({"true", "false"})},
                         {"packing", pick({"true", "false"})},
+                        {"reduce_dtype", pick({"float32", "bfloat16"})},
                         {"max_steps", "2"}});
     if (flags.at("bf16") == "true") {
       flags = with(flags, {{"master_dtype", pick({"float32", "bfloat16"})},

@@ -212,6 +212,7 @@ std::vector<Effect> layout_effects() {
       {"torch_dtype", "bfloat16", program()},
       {"master_dtype", "bfloat16", program({{"bf16", "true"}})},
       {"moment_dtype", "bfloat16", program({{"bf16", "true"}})},
+      {"reduce_dtype", "bfloat16", program(kZero3)},
       {"deterministic", "false", says("deterministic = false has no effect")},
       {"full_determinism", "true",
        says("contradicts --full_determinism true", {{"deterministic", "false"}})},

@@ -14,6 +14,7 @@ struct NullPlanOptions {
   ops::Extent capacity{64, 4, 32};
   std::vector<int> accumulations = {1};
   bool evaluates = true;
+  const comm::CommSizing* comm_sizing = nullptr;  // null: nothing is staged
 };
 
 inline plan::Plan null_plan(const NullPlanOptions& options) {
@@ -30,7 +31,7 @@ inline plan::Plan null_plan(const NullPlanOptions& options) {
   request.accumulations = options.accumulations;
   request.evaluates = options.evaluates;
   request.op_sizing = &op_sizing;
-  request.comm_sizing = &comm_sizing;
+  request.comm_sizing = options.comm_sizing == nullptr ? &comm_sizing : options.comm_sizing;
   return plan::make_plan(request);
 }
 

@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "cuda/algorithm_cache.h"
 #include "cuda/attention_rules.h"
+#include "cuda/comm_sizing.h"
 #include "cuda/op_sizing.h"
 #include "cuda/plan_rules.h"
 #include "support/temp_folder.h"
@@ -161,6 +162,38 @@ TEST(PlanRules, AttentionTakesAnyNumberOfSequences) {
         EXPECT_LE(needed, attention_workspace(c, policy)) << sequences;
       }
     }
+  }
+}
+
+/// Of a sum of so many elements that travel as bf16.
+int64_t staged_bytes(comm::CommKind kind, const std::vector<int64_t>& counts, int64_t ranks) {
+  std::vector<comm::CommPiece> pieces;
+  for (const int64_t count : counts) pieces.push_back({nullptr, nullptr, count});
+  comm::CommCall call;
+  call.kind = kind;
+  call.wire = DType::bf16;
+  call.pieces = pieces;
+  return CommSizing().workspace_bytes(call, ranks);
+}
+
+/// A place of 2 bytes an element for what goes to each peer, and one for what comes.
+TEST(Staging, IsWhatTravels) {
+  using comm::CommKind;
+  EXPECT_EQ(CommSizing().workspace_bytes({}, 4), 0);
+  EXPECT_EQ(staged_bytes(CommKind::reduce_scatter, {1024}, 1), 0);
+  EXPECT_EQ(staged_bytes(CommKind::reduce_scatter, {1024}, 4), 2 * 3 * 1024 * 2);
+  EXPECT_EQ(staged_bytes(CommKind::reduce_scatter, {}, 4), 0);
+  // Shares of pieces begin at multiples of 8 elements.
+  EXPECT_EQ(staged_bytes(CommKind::reduce_scatter, {1, 0, 9}, 2), 2 * (8 + 16) * 2);
+  // Shares of an all_reduce are as equal as that allows.
+  EXPECT_EQ(staged_bytes(CommKind::all_reduce, {100}, 3), 2 * 2 * 40 * 2);
+}
+
+TEST(Staging, IsBounded) {
+  for (const int64_t ranks : {2, 3, 8, 1000}) {
+    const int64_t bytes = staged_bytes(comm::CommKind::reduce_scatter, {int64_t{1} << 33}, ranks);
+    EXPECT_LE(bytes, kStagedBytes);
+    EXPECT_GT(bytes, kStagedBytes - 2 * ranks * kStagedAlignment * 2);
   }
 }
 
