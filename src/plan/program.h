@@ -73,12 +73,12 @@ struct Transfer {
   comm::CommKind kind{};
   GroupAxis axis = GroupAxis::shard;
   DType dtype{};
-  std::optional<DType> wire = {};  // as comm::CommCall
   std::vector<TransferPiece> pieces;
   Span workspace;
   /// Counts are those of one row of the micro-batch's hidden states, of which a rank holds
   /// tokens / tensor ranks; nothing is sent of an empty micro-batch.
   bool per_row = false;
+  std::optional<DType> wire = {};  // as in comm::CommCall
 };
 
 /// One operation on flat ranges; empty rows follow the write law like any other.

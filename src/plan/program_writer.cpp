@@ -196,8 +196,8 @@ void ProgramWriter::emit_transfer(TransferWish wish, std::vector<BufferAccess> a
   }
   const auto [at, fresh] = transfers_.try_emplace(key, program_.transfers.size());
   if (fresh) {
-    program_.transfers.push_back({wish.kind, wish.axis, wish.dtype, wish.wire,
-                                  std::move(wish.pieces), workspace, wish.per_row});
+    program_.transfers.push_back({wish.kind, wish.axis, wish.dtype, std::move(wish.pieces),
+                                  workspace, wish.per_row, wish.wire});
   }
   Entry entry;
   entry.kind = EntryKind::transfer;

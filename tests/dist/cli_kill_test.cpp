@@ -28,7 +28,7 @@ struct Layout {
 std::vector<Layout> layouts() {
   return {{2, {{"zero_stage", "3"}}},
           {1, {{"zero_stage", "0"}}},
-          {2, {{"zero_stage", "1"}, {"bf16", "true"}}},
+          {2, {{"zero_stage", "1"}, {"bf16", "true"}, {"reduce_dtype", "bf16"}}},
           {3, {{"zero_stage", "2"}, {"optim", "sgd"}}},
           {4,
            {{"tensor_parallel_size", "2"},

@@ -93,10 +93,13 @@ TEST_P(SameBits, AsProcessesAndAsThreads) {
   expect_plane(reader, "exp_avg", threads.exp_avg);
   expect_plane(reader, "exp_avg_sq", threads.exp_avg_sq);
 }
-INSTANTIATE_TEST_SUITE_P(Ranks, SameBits,
-                         ::testing::Values(Layout{1, {{"zero_stage", "0"}}},
-                                           Layout{2, {{"zero_stage", "3"}, {"bf16", "true"}}},
-                                           Layout{3, {{"zero_stage", "2"}}}));
+INSTANTIATE_TEST_SUITE_P(
+    Ranks, SameBits,
+    ::testing::Values(
+        Layout{1, {{"zero_stage", "0"}}}, Layout{2, {{"zero_stage", "3"}, {"bf16", "true"}}},
+        Layout{3, {{"zero_stage", "2"}}},
+        Layout{3, {{"zero_stage", "2"}, {"reduce_dtype", "bfloat16"}}},
+        Layout{4, {{"zero_stage", "3"}, {"shard_group_size", "2"}, {"reduce_dtype", "bfloat16"}}}));
 
 // Times -------------------------------------------------------------------------------------
 

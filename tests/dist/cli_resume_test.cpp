@@ -111,6 +111,28 @@ TEST_F(Resume, StateOfAnotherTypeIsConvertedAndSaid) {
       << wide.out;
 }
 
+TEST_F(Resume, GradientsThatTravelAsBf16ContinueBitForBit) {
+  const auto flags_of = [&](const std::string& type, int steps) {
+    return with(flags(2, 2, steps), {{"bf16", "true"}, {"reduce_dtype", type}});
+  };
+  const Outcome first = train(2, flags_of("bfloat16", 6));
+  ASSERT_EQ(first.code, 0) << first.text();
+  EXPECT_TRUE(has(first.out, "bf16, summed in fp32")) << first.out;
+  const std::vector<Json> unbroken = read_metrics(out("metrics.jsonl"));
+  const auto resumed = [&](const std::string& type) {
+    const Outcome outcome =
+        train(2, with(flags_of(type, 6), {{"resume_from_checkpoint", out("checkpoint-3")}}));
+    EXPECT_EQ(outcome.code, 0) << outcome.text();
+    EXPECT_EQ(has(outcome.out, R"(resume: reduce_dtype is "float32", )"), type == "float32")
+        << outcome.out;
+    return read_metrics(out("metrics.jsonl"));
+  };
+  EXPECT_EQ(resumed("bfloat16"), unbroken);
+  const std::vector<Json> wide = resumed("float32");
+  EXPECT_NE(wide, unbroken);
+  expect_losses_near(wide, unbroken, 1e-2);
+}
+
 TEST_F(Resume, MomentsThatWereNotSavedAreMissed) {
   ASSERT_EQ(train_alone(with(flags(1, 0, 3), {{"optim", "sgd"}})).code, 0);
   const Outcome outcome = train_alone(with(flags(1, 0, 4), {{"resume_from_checkpoint", "true"}}));
