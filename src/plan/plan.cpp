@@ -268,6 +268,25 @@ Sharding resolve_sharding(const RunConfig& config, const ModelGraph& model, cons
   return sharding;
 }
 
+namespace {
+
+/// Adds what transfers are staged in where none of `buffers` lies: they run beside the computation.
+void add_staging_beside(const Program& program, Space space, std::vector<int32_t>* buffers) {
+  const auto overlaps = [&](const Buffer& a, int32_t other) {
+    const Buffer& b = program.buffers[static_cast<size_t>(other)];
+    return a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes;
+  };
+  for (int32_t b = 0; b < std::ssize(program.buffers); ++b) {
+    const Buffer& buffer = program.buffers[static_cast<size_t>(b)];
+    if (buffer.owner != Owner::staging || buffer.space != space) continue;
+    const bool beside = std::ranges::none_of(
+        *buffers, [&](int32_t other) { return other == b || overlaps(buffer, other); });
+    if (beside) buffers->push_back(b);
+  }
+}
+
+}  // namespace
+
 std::vector<MemoryRow> memory_table(const Plan& plan) {
   std::vector<MemoryRow> rows;
   for (int s = 0; s < device::kNumSpaces; ++s) {
@@ -287,6 +306,7 @@ std::vector<MemoryRow> memory_table(const Plan& plan) {
         peak = std::move(candidate);
       }
     }
+    add_staging_beside(*largest, space, &peak.buffers);
     for (int32_t b : peak.buffers) {
       const Buffer& buffer = largest->buffers[static_cast<size_t>(b)];
       bytes[static_cast<size_t>(buffer.owner)] += buffer.bytes;

@@ -61,7 +61,8 @@ Sharding resolve_sharding(const config::RunConfig& config, const model::ModelGra
                           const Mesh& mesh);
 
 /// Planned bytes by owner. Rows of a space add up to its arena: persistent buffers, transient ones
-/// at the moment when most of them live, and what packing could not fill.
+/// at the moment when most of them live, staging that lies beside those, and what packing could not
+/// fill.
 struct MemoryRow {
   std::string owner;
   Space space{};

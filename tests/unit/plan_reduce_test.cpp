@@ -126,6 +126,34 @@ TEST(ReduceDtype, StagesTheLargestReductionOnGpus) {
   EXPECT_EQ(staging_of(options), 2 * 3 * kSliceAlignment * 2);
 }
 
+/// Of a model whose step is what takes most memory: the staging is what the plan has more, and a
+/// row.
+TEST(ReduceDtype, ThePlanGrowsByTheStaging) {
+  const cuda::CommSizing sizing;
+  const auto plan_of = [&](Precision reduce) {
+    NullPlanOptions options = options_of(8, 2, reduce);
+    options.model = model::build_model(testing::qwen2_7b());
+    options.capacity = {4096, 1, 4096};
+    options.evaluates = false;
+    options.comm_sizing = &sizing;
+    return null_plan(options);
+  };
+  const auto staged = [](const Plan& plan) {
+    int64_t bytes = 0;
+    for (const MemoryRow& row : memory_table(plan)) {
+      if (row.owner == "staging" && row.space == Space::device) bytes += row.bytes;
+    }
+    return bytes;
+  };
+  const Plan wide = plan_of(Precision::float32);
+  const Plan narrow = plan_of(Precision::bfloat16);
+  EXPECT_EQ(staged(wide), 0);
+  EXPECT_GT(staged(narrow), cuda::kStagedBytes / 2);
+  EXPECT_LE(staged(narrow), cuda::kStagedBytes);
+  const auto device = static_cast<size_t>(Space::device);
+  EXPECT_EQ(narrow.arenas[device] - wide.arenas[device], round_up(staged(narrow), 256));
+}
+
 TEST(ReduceDtype, RanksThatDisagreeAreFound) {
   std::vector<Plan> plans;
   for (const Precision reduce : {Precision::float32, Precision::bfloat16}) {
