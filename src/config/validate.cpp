@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "config/scheduler_kwargs.h"
 #include "config/words.h"
@@ -167,14 +168,25 @@ class Rules {
   }
 
   void check_state() {
-    const auto check_one = [&](std::string_view name, Precision kept) {
-      if (kept == Precision::bfloat16 && !config_.bf16) {
+    std::map<std::string, std::string> makers;  // keys of files -> what they make bfloat16
+    const auto check_one = [&](const std::string& name, Precision kept) {
+      if (kept != Precision::bfloat16 || config_.bf16) return;
+      const std::string& origin = result_.origins.at(name);
+      if (origin.starts_with("--") || origin.starts_with(name)) {
         problems_.push_back(
             fmt::format("{} = bfloat16: needs --bf16 true, or make it float32", name));
+      } else {
+        std::string& made = makers[origin];
+        made += (made.empty() ? "" : " and ") + name;
       }
     };
     check_one("master_dtype", config_.master_dtype);
     check_one("moment_dtype", config_.moment_dtype);
+    for (const auto& [origin, made] : makers) {
+      problems_.push_back(
+          fmt::format("{} makes {} bfloat16, which needs bf16 true: give that, or leave this out",
+                      origin, made));
+    }
     if (config_.optim == Optimizer::sgd && given("moment_dtype")) {
       result_.notices.push_back("moment_dtype has no effect: optim = sgd");
     }
