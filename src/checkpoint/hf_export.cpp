@@ -178,6 +178,11 @@ void export_checkpoint(const fs::path& checkpoint, const ExportedModel& model, c
   constexpr int64_t kPiece = int64_t{4} << 20;  // elements
   std::optional<HfWriter> writer;
   const auto write_all = [&](CheckpointReader& reader) {
+    if (reader.manifest().only_model()) {
+      throw ConfigError("checkpoint", checkpoint.string(),
+                        "it holds only the model (save_only_model), and is its Hugging Face folder "
+                        "already; use it as it is");
+    }
     if (const std::string problem = misfit(reader.manifest(), model.tensors); !problem.empty()) {
       throw ConfigError("MODEL_DIR", model.folder.string(),
                         fmt::format("{} is of another model: {}; give the model_name_or_path of "

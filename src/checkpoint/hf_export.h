@@ -83,8 +83,8 @@ struct ExportedModel {
 };
 
 /// `trireme checkpoint export`: the fp32 masters of a checkpoint as a Hugging Face folder, with the
-/// files of the model. ConfigError when it is of another model, DataError when it is damaged: `to`
-/// then stays as it was.
+/// files of the model. ConfigError when it is of another model, holds only the model, or is damaged:
+/// `to` then stays as it was.
 void export_checkpoint(const std::filesystem::path& checkpoint, const ExportedModel& model,
                        const std::filesystem::path& to, DType dtype,
                        const ExportOptions& options = {});

@@ -77,6 +77,8 @@ struct Manifest {
   /// Index of a name; -1 when absent.
   int64_t find_plane(std::string_view name) const;
   int64_t find_tensor(std::string_view name) const;
+  /// Whether there is no state to resume from, only files for others (save_only_model).
+  bool only_model() const { return tensors.empty(); }
   int64_t total_bytes() const;
 };
 

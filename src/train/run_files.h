@@ -24,7 +24,7 @@ class CheckpointSource final : public StateSource {
   const std::filesystem::path& folder() const { return reader_.folder(); }
   int64_t step() const { return reader_.step(); }
   /// Whether it was saved with only_model.
-  bool only_model() const { return reader_.manifest().tensors.empty(); }
+  bool only_model() const { return reader_.manifest().only_model(); }
   const Json& state() const { return reader_.state(); }
   /// ConfigError when it is of another model (other parameters, or other shapes), or of an
   /// optimizer that kept no moments where this run needs them.

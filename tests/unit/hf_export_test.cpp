@@ -197,5 +197,19 @@ TEST(HfExport, CheckpointBecomesAModelFolder) {
   EXPECT_FALSE(std::filesystem::exists(folder / "other")) << "nothing half-made";
 }
 
+TEST(HfExport, ACheckpointOfTheModelAloneIsSaidToBeOne) {
+  const TempFolder folder;
+  SingleRank alone;
+  CheckpointWriter({.output_dir = folder.path(), .step = 2}, {}, alone).commit(Json::object());
+  const ExportedModel model{folder.path(), {{"scale", {}}}};
+  EXPECT_EQ(message_of<ConfigError>([&] {
+              export_checkpoint(folder / "checkpoint-2", model, folder / "other", DType::f32);
+            }),
+            "checkpoint = " + (folder / "checkpoint-2").string() +
+                ": it holds only the model (save_only_model), and is its Hugging Face folder "
+                "already; use it as it is");
+  EXPECT_FALSE(std::filesystem::exists(folder / "other"));
+}
+
 }  // namespace
 }  // namespace trireme::checkpoint
