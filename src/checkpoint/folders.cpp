@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -60,7 +61,27 @@ std::optional<std::string> run_of(const fs::path& checkpoint) {
   }
 }
 
+/// Empty when there is no such file.
+std::vector<int64_t> identity_of(const fs::path& file) {
+  struct stat s {};
+  if (::stat(file.c_str(), &s) != 0) return {};
+  return {static_cast<int64_t>(s.st_dev), static_cast<int64_t>(s.st_ino), s.st_size,
+          s.st_mtim.tv_sec, s.st_mtim.tv_nsec};
+}
+
 }  // namespace
+
+std::optional<std::string> KnownRuns::run_of(const fs::path& checkpoint) {
+  std::vector<int64_t> file = identity_of(checkpoint / kManifestName);
+  if (const auto known = known_.find(checkpoint);
+      known != known_.end() && known->second.file == file) {
+    return known->second.run;
+  }
+  ++manifests_read_;
+  std::optional<std::string> run = checkpoint::run_of(checkpoint);
+  if (run) known_[checkpoint] = {std::move(file), *run};
+  return run;
+}
 
 std::string folder_name(int64_t step) { return fmt::format("{}{}", kPrefix, step); }
 
@@ -87,13 +108,15 @@ std::vector<CheckpointFolder> list_folders(const fs::path& output_dir) {
 }
 
 std::vector<CheckpointFolder> folders_of_run(const fs::path& output_dir, std::string_view run,
-                                             bool with_unreadable) {
+                                             bool with_unreadable, KnownRuns* known) {
+  KnownRuns none;
+  KnownRuns& runs = known == nullptr ? none : *known;
   const std::optional<int64_t> latest = pointed_step(output_dir);
   bool latest_is_of_another = false;
   std::vector<CheckpointFolder> folders = list_folders(output_dir);
   std::erase_if(folders, [&](const CheckpointFolder& folder) {
     if (!folder.has_manifest) return true;
-    const std::optional<std::string> its_run = run_of(folder.path);
+    const std::optional<std::string> its_run = runs.run_of(folder.path);
     const bool of_another = its_run && *its_run != run;
     if (of_another && folder.step == latest) latest_is_of_another = true;
     return of_another || (!its_run && !with_unreadable);
@@ -196,9 +219,9 @@ void remove_leftovers(const fs::path& output_dir) {
 }
 
 std::vector<std::string> rotate(const fs::path& output_dir, std::string_view run, int64_t limit,
-                                std::optional<int64_t> best_step) {
+                                std::optional<int64_t> best_step, KnownRuns* known) {
   if (limit <= 0) return {};
-  std::vector<CheckpointFolder> folders = folders_of_run(output_dir, run);
+  std::vector<CheckpointFolder> folders = folders_of_run(output_dir, run, false, known);
   const auto best = std::ranges::find(folders, best_step, [](const CheckpointFolder& folder) {
     return std::optional(folder.step);
   });

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -20,6 +21,22 @@ struct CheckpointFolder {
   bool has_manifest = false;
 };
 
+/// Whose checkpoints are: each manifest is read once, and again only when it is another file.
+class KnownRuns {
+ public:
+  /// The run that a folder's manifest names; nullopt without a sound one.
+  std::optional<std::string> run_of(const std::filesystem::path& checkpoint);
+  int64_t manifests_read() const { return manifests_read_; }
+
+ private:
+  struct Known {
+    std::vector<int64_t> file;  // what tells it from another file
+    std::string run;
+  };
+  std::map<std::filesystem::path, Known> known_;  // by folder
+  int64_t manifests_read_ = 0;
+};
+
 std::string folder_name(int64_t step);  // "checkpoint-500"
 
 /// Every folder named checkpoint-N, in the order in which a resume tries them: the one that
@@ -30,9 +47,10 @@ std::vector<CheckpointFolder> list_folders(const std::filesystem::path& output_d
 
 /// The checkpoints of one run, in the order of list_folders; from the newest where `latest` names
 /// one of another run. Of an unreadable manifest nobody knows whose it is: such folders are listed
-/// when `with_unreadable`.
+/// when `with_unreadable`. `known`: of earlier calls; null: nothing is known.
 std::vector<CheckpointFolder> folders_of_run(const std::filesystem::path& output_dir,
-                                             std::string_view run, bool with_unreadable = false);
+                                             std::string_view run, bool with_unreadable = false,
+                                             KnownRuns* known = nullptr);
 
 /// Those whose manifests name another run.
 std::vector<CheckpointFolder> folders_of_other_runs(const std::filesystem::path& output_dir,
@@ -69,6 +87,7 @@ void remove_leftovers(const std::filesystem::path& output_dir);
 /// `best_step` is among them, and one more than a limit of 1 where it is not the first. What is of
 /// other runs or has no manifest stays. 0: keeps all. Returns the names removed.
 std::vector<std::string> rotate(const std::filesystem::path& output_dir, std::string_view run,
-                                int64_t limit, std::optional<int64_t> best_step = {});
+                                int64_t limit, std::optional<int64_t> best_step = {},
+                                KnownRuns* known = nullptr);
 
 }  // namespace trireme::checkpoint

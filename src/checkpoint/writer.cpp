@@ -9,7 +9,6 @@
 #include "base/file.h"
 #include "base/math.h"
 #include "base/text.h"
-#include "checkpoint/folders.h"
 #include "model/safetensors.h"
 
 namespace trireme::checkpoint {
@@ -294,8 +293,8 @@ void CheckpointWriter::clean_up(SaveResult* result) {
     point_to(request_.output_dir, request_.step);
     at(SavePoint::pointer_written);
     remove_leftovers(request_.output_dir);  // an older checkpoint of this step, swapped out
-    result->removed =
-        rotate(request_.output_dir, request_.run, request_.save_total_limit, request_.best_step);
+    result->removed = rotate(request_.output_dir, request_.run, request_.save_total_limit,
+                             request_.best_step, request_.known_runs);
     at(SavePoint::rotated);
   } catch (const CommError&) {
     throw;

@@ -18,6 +18,7 @@
 #include "base/json.h"
 #include "checkpoint/checked_file.h"
 #include "checkpoint/coordinator.h"
+#include "checkpoint/folders.h"
 #include "checkpoint/manifest.h"
 #include "host/stream_writer.h"
 #include "mesh/box.h"
@@ -55,6 +56,7 @@ struct SaveRequest {
   std::string run = {};                   // its id (folders.h)
   int64_t save_total_limit = 0;           // checkpoints to keep; 0: all
   std::optional<int64_t> best_step = {};  // of one that is kept in any case
+  KnownRuns* known_runs = nullptr;        // of earlier saves; may be null
   host::WriteOptions write = {};
   int64_t block_bytes = kBlockBytes;             // of which each gets a hash
   std::function<void(SavePoint)> at_point = {};  // may be empty

@@ -443,6 +443,7 @@ class Run {
                     config_.save_total_limit};
     place.run = run_;
     place.best_step = best_step();
+    place.known_runs = &known_runs_;
     place.only_model = config_.save_only_model;
     place.trainer_state = reporter_->trainer_state();
     Json state = {{"run", run_description_},
@@ -488,11 +489,12 @@ class Run {
   }
 
   /// What a killed run could not clear away after its last save.
-  void tidy() const {
+  void tidy() {
     if (ranks_.rank() != 0) return;
     try {
       checkpoint::remove_leftovers(config_.output_dir);
-      checkpoint::rotate(config_.output_dir, run_, config_.save_total_limit, best_step());
+      checkpoint::rotate(config_.output_dir, run_, config_.save_total_limit, best_step(),
+                         &known_runs_);
     } catch (const DeviceError& error) {
       say(fmt::format("warning: {}", error.what()));
     }
@@ -510,6 +512,7 @@ class Run {
   mesh::Layout layout_;
   Json run_description_;
   std::string run_;  // its id (checkpoint/folders.h)
+  checkpoint::KnownRuns known_runs_;
   std::string algorithms_;
   uint64_t program_hash_ = 0;
   StepTrace trace_;

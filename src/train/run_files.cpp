@@ -293,6 +293,7 @@ checkpoint::SaveResult save_checkpoint(Session& session, checkpoint::Coordinator
   request.run = place.run;
   request.save_total_limit = place.save_total_limit;
   request.best_step = place.best_step;
+  request.known_runs = place.known_runs;
   std::vector<checkpoint::Piece> pieces;
   if (!place.only_model) pieces = saved_pieces(session.plan());
   checkpoint::CheckpointWriter writer(request, std::move(pieces), ranks);

@@ -65,10 +65,11 @@ struct SavePlace {
   std::filesystem::path model_folder;  // whose config and tokenizer files are copied
   int64_t step = 0;
   int64_t save_total_limit = 0;
-  std::string run = {};                   // its id (checkpoint/folders.h)
-  std::optional<int64_t> best_step = {};  // of a checkpoint that is kept in any case
-  bool only_model = false;                // no state to resume from
-  std::string trainer_state = {};         // of rank 0: the text of trainer_state.json
+  std::string run = {};                         // its id (checkpoint/folders.h)
+  std::optional<int64_t> best_step = {};        // of a checkpoint that is kept in any case
+  checkpoint::KnownRuns* known_runs = nullptr;  // of earlier saves; may be null
+  bool only_model = false;                      // no state to resume from
+  std::string trainer_state = {};               // of rank 0: the text of trainer_state.json
 };
 
 /// Collective: writes and publishes output_dir/checkpoint-N with the Hugging Face weights beside

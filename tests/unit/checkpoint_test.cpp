@@ -356,6 +356,39 @@ TEST(Checkpoint, RunsKeepApart) {
   EXPECT_EQ(current_run(folder.path()), "second");
 }
 
+/// Manifests of large worlds are long, and a save must not pay for those of all earlier ones.
+TEST(Checkpoint, RotationReadsEachManifestOnce) {
+  const TempFolder folder;
+  KnownRuns known;
+  const auto save = [&](const std::string& run, int64_t step) {
+    SaveRequest request{
+        .output_dir = folder.path(), .step = step, .run = run, .save_total_limit = 3};
+    if (run == "mine") request.known_runs = &known;
+    ASSERT_EQ(save_on_threads(request, 1), no_errors(1));
+  };
+  save("other", 1);
+  save("mine", 2);
+  EXPECT_EQ(known.manifests_read(), 2);
+  for (const int64_t step : {3, 4, 5}) save("mine", step);
+  EXPECT_EQ(known.manifests_read(), 5) << "one new one a save";
+  EXPECT_EQ(names_of(list_folders(folder.path())),
+            (Names{"checkpoint-5", "checkpoint-4", "checkpoint-3", "checkpoint-1"}));
+
+  // What changes behind its back is seen: one saved again, one that became another run's, one that
+  // is gone.
+  save("mine", 5);
+  EXPECT_EQ(known.manifests_read(), 6);
+  Manifest manifest = read_manifest(folder / "checkpoint-3");
+  manifest.run = "other";
+  replace_file(folder / "checkpoint-3" / kManifestName, format_manifest(manifest));
+  remove_tree(folder / "checkpoint-4");
+  for (const int64_t step : {6, 7, 8}) save("mine", step);
+  EXPECT_EQ(known.manifests_read(), 10);
+  EXPECT_EQ(
+      names_of(list_folders(folder.path())),
+      (Names{"checkpoint-8", "checkpoint-7", "checkpoint-6", "checkpoint-3", "checkpoint-1"}));
+}
+
 /// `latest` says nothing about a run that did not write it.
 TEST(Checkpoint, ResumingARunByNameLeavesTheOrderToItsOwn) {
   const TempFolder folder;
