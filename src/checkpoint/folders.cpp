@@ -150,6 +150,18 @@ std::vector<fs::path> folders_set_aside(const fs::path& output_dir) {
   return folders;
 }
 
+fs::path find_of_run(const fs::path& output_dir, std::string_view run, int64_t step) {
+  std::vector<fs::path> folders = {output_dir / folder_name(step)};
+  for (const fs::path& aside : folders_set_aside(output_dir)) {
+    if (aside.filename().string().starts_with(fmt::format("{}{}", folder_name(step), kOf))) {
+      folders.push_back(aside);
+    }
+  }
+  const auto found =
+      std::ranges::find_if(folders, [&](const fs::path& folder) { return run_of(folder) == run; });
+  return found == folders.end() ? fs::path() : *found;
+}
+
 std::string new_run_id() {
   std::random_device device;
   return fmt::format("{:08x}{:08x}", device(), device());

@@ -59,6 +59,10 @@ std::vector<CheckpointFolder> folders_of_other_runs(const std::filesystem::path&
 /// Those that set_aside renamed, by name.
 std::vector<std::filesystem::path> folders_set_aside(const std::filesystem::path& output_dir);
 
+/// The checkpoint of `run` after update `step`, also where set_aside renamed it; "" without one.
+std::filesystem::path find_of_run(const std::filesystem::path& output_dir, std::string_view run,
+                                  int64_t step);
+
 /// 16 random hexadecimal digits.
 std::string new_run_id();
 /// What `run_id` says; without it, the run of the first checkpoint of list_folders; else "".

@@ -55,6 +55,11 @@ Everything that is wrong is told in one message, and the exit code is 2.
 A resumed run cuts the logs back to its checkpoint and goes on, so that they read as those of an
 unbroken run.
 
+The best checkpoint so far of a run that goes on elsewhere (`best_model_checkpoint`, and what
+`load_best_model_at_end` loads) is the one beside the checkpoint that is resumed from, or where that
+says it was. Where it is at neither place, `load_best_model_at_end` chooses among later ones, and
+the start says so. `save_total_limit` counts what is in this folder alone.
+
 A run that starts afresh gets an id, which its checkpoints carry, and so do those of every run that
 resumes from them. In a folder that holds checkpoints of another run, only those of the run that was
 started last are resumed from with `true`, taken instead of a damaged one, counted and removed for

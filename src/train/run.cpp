@@ -35,7 +35,6 @@ using config::RunConfig;
 using config::SaveStrategy;
 using ops::Control;
 
-
 class Run {
  public:
   Run(const config::ParseResult& parsed, const model::ModelGraph& model, RunData& data,
@@ -249,8 +248,8 @@ class Run {
     }
     const auto found = checkpoint::find_newest(config_.output_dir, ranks_, use);
     if (found) return *found;
-    const auto others = names_of_other_runs(config_.output_dir,
-                                            checkpoint::current_run(config_.output_dir));
+    const auto others =
+        names_of_other_runs(config_.output_dir, checkpoint::current_run(config_.output_dir));
     throw ConfigError("resume_from_checkpoint", "true",
                       fmt::format("there is no checkpoint{} in {}; name one, or leave this out to "
                                   "start afresh",
@@ -286,11 +285,28 @@ class Run {
     evaluated_step_ = state.value("evaluated_step", int64_t{-1});
     if (const Json best = state.value("best", Json()); !best.is_null()) {
       best_ = {best.at("step"), best.at("metric"), best.at("checkpoint")};
+      find_best(found);
     }
     const std::filesystem::path file = found.folder / kTrainerState;
     std::error_code ignored;
     if (ranks_.rank() == 0 && std::filesystem::exists(file, ignored)) {
       saved_state_ = read_json(file, {.max_bytes = int64_t{1} << 30});
+    }
+  }
+
+  /// The best checkpoint may be in another folder than this run's, and another than where it was.
+  void find_best(const checkpoint::FoundCheckpoint& found) {
+    const bool looks = ranks_.rank() == 0 && !best_->checkpoint.empty();
+    const std::string place = ranks_.exchange(
+        looks ? find_beside(found, best_->step, best_->checkpoint, config_.output_dir) : "")[0];
+    if (!place.empty()) {
+      best_->checkpoint = place;
+    } else if (config_.load_best_model_at_end) {
+      say(
+          fmt::format("resume: there is no checkpoint of the best model so far (step {}, eval_loss "
+                      "{}); the best is chosen among later ones",
+                      best_->step, metrics::significant(best_->metric, 6)));
+      best_.reset();
     }
   }
 
@@ -333,9 +349,9 @@ class Run {
     if (use.total == 0) return;
     if (besides_ == 0) {
       besides_ = use.besides();
-      say(fmt::format("GPU memory: {} of arenas, as planned; {} of context and libraries, {} expected",
-                      human_bytes(use.arenas), human_bytes(besides_),
-                      human_bytes(use.expected_besides)));
+      say(fmt::format(
+          "GPU memory: {} of arenas, as planned; {} of context and libraries, {} expected",
+          human_bytes(use.arenas), human_bytes(besides_), human_bytes(use.expected_besides)));
     } else if (use.besides() > besides_) {
       say(fmt::format("warning: context and libraries grew by {} after the first step",
                       human_bytes(use.besides() - besides_)));
@@ -429,8 +445,9 @@ class Run {
     return std::filesystem::path(config_.output_dir) / checkpoint::folder_name(step);
   }
 
+  /// Of the best checkpoint, where it is among those of output_dir.
   std::optional<int64_t> best_step() const {
-    if (!best_ || best_->checkpoint.empty()) return std::nullopt;
+    if (!best_ || best_->checkpoint != checkpoint_path(best_->step)) return std::nullopt;
     return best_->step;
   }
 
@@ -476,10 +493,15 @@ class Run {
 
   /// From here on the session holds the model of the best checkpoint, and no optimizer state.
   void load_best() {
-    if (!best_step()) return say("note: no evaluation had a loss, the last model is kept");
-    const std::string folder = checkpoint_path(best_->step);
-    if (checkpoint::open_named(folder, "load_best_model_at_end", ranks_).manifest.run != run_) {
-      return say(fmt::format("warning: {} is now of another run, the last model is kept", folder));
+    if (!best_) return say("note: no evaluation had a loss, the last model is kept");
+    const std::string& folder = best_->checkpoint;
+    try {
+      if (checkpoint::open_named(folder, "load_best_model_at_end", ranks_).manifest.run != run_) {
+        return say(
+            fmt::format("warning: {} is now of another run, the last model is kept", folder));
+      }
+    } catch (const ConfigError& error) {
+      return say(fmt::format("warning: the last model is kept: {}", error.what()));
     }
     FolderSource source(folder, session_.plan().model);
     fill(source);

@@ -214,6 +214,25 @@ std::string conversion(const checkpoint::FoundCheckpoint& found, const plan::Sta
   return fmt::format("{}: {}", found.folder.filename().string(), sentence);
 }
 
+std::string find_beside(const checkpoint::FoundCheckpoint& found, int64_t step,
+                        const std::filesystem::path& recorded,
+                        const std::filesystem::path& output_dir) {
+  namespace fs = std::filesystem;
+  fs::path here = fs::absolute(found.folder).lexically_normal();
+  if (!here.has_filename()) here = here.parent_path();  // "checkpoint-9/"
+  for (fs::path folder : {here.parent_path(), recorded.parent_path()}) {
+    std::error_code ignored;
+    if (fs::equivalent(folder, output_dir, ignored)) folder = output_dir;
+    try {
+      const fs::path place = checkpoint::find_of_run(folder, found.manifest.run, step);
+      if (!place.empty()) return place;
+    } catch (const DeviceError&) {
+      // It may be in the folder of somebody who lets nobody look: then it cannot be loaded either.
+    }
+  }
+  return "";
+}
+
 void check_output_dir(std::string_view field, const std::string& output_dir) {
   namespace fs = std::filesystem;
   std::error_code ignored;

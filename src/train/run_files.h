@@ -40,6 +40,13 @@ class CheckpointSource final : public StateSource {
 /// One sentence about planes that the run keeps in another type than the checkpoint; "" for none.
 std::string conversion(const checkpoint::FoundCheckpoint& found, const plan::State& state);
 
+/// Where the checkpoint of that run after update `step` is now: beside the one that was found, or
+/// beside where it was `recorded`; "" when it is at neither place. What is in `output_dir` is named
+/// as that is.
+std::string find_beside(const checkpoint::FoundCheckpoint& found, int64_t step,
+                        const std::filesystem::path& recorded,
+                        const std::filesystem::path& output_dir);
+
 /// As Hugging Face calls what metrics/trainer_state.h writes.
 inline constexpr std::string_view kTrainerState = "trainer_state.json";
 

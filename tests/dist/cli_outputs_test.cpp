@@ -91,23 +91,71 @@ TEST_F(Outputs, TheBestSurvivesAResume) {
   const std::string state = read_bytes(out("trainer_state.json"));
   ASSERT_LT(best_of(evaluations()), 10);
   train_well(with(more, {{"resume_from_checkpoint", out("checkpoint-10")}}));
-  EXPECT_EQ(read_bytes(out("model.safetensors")), best_model);
+  EXPECT_TRUE(read_bytes(out("model.safetensors")) == best_model);
   EXPECT_EQ(read("trainer_state.json").at("best_metric"),
             parse_json(state, "state").at("best_metric"));
 }
 
 /// The run is resumed after another one has taken the place of its best checkpoint.
-TEST_F(Outputs, TheBestOfAnotherRunIsNotTaken) {
+TEST_F(Outputs, TheBestIsFoundWhereItGaveWay) {
   const Flags saves = {{"save_strategy", "steps"}, {"save_steps", "2"}};
   train_well(with(saves, {{"load_best_model_at_end", "true"}}));
-  const auto last = checkpoint::read_manifest(out("checkpoint-12"));
+  const std::string best_model = read_bytes(out("model.safetensors"));
+  const int64_t best = best_of(evaluations());
+  const std::string run = checkpoint::read_manifest(out("checkpoint-12")).run;
   train_well(with(saves, {{"seed", "7"}}));
-  const fs::path aside = out(fmt::format("checkpoint-12-of-{}", last.run));
-  const Outcome resumed = train(with(
-      saves, {{"load_best_model_at_end", "true"}, {"resume_from_checkpoint", aside.string()}}));
+  const auto aside = [&](int64_t step) {
+    return out(fmt::format("checkpoint-{}-of-{}", step, run));
+  };
+  const Flags again = with(
+      saves, {{"load_best_model_at_end", "true"}, {"resume_from_checkpoint", aside(12).string()}});
+  train_well(again);
+  EXPECT_TRUE(read_bytes(out("model.safetensors")) == best_model);
+  EXPECT_EQ(read("trainer_state.json").at("best_model_checkpoint"), aside(best).string());
+
+  // One that is gone is not looked for at the end: the other run's is not taken for it.
+  fs::remove_all(aside(best));
+  const Outcome resumed = train(again);
   EXPECT_EQ(resumed.code, 0) << resumed.text();
-  EXPECT_EQ(count(resumed.out, "is now of another run, the last model is kept"), 1) << resumed.out;
-  EXPECT_EQ(read_bytes(out("model.safetensors")), read_bytes(aside / "model.safetensors"));
+  EXPECT_EQ(
+      count(resumed.out, fmt::format("resume: there is no checkpoint of the best model so far "
+                                     "(step {}, eval_loss ",
+                                     best)),
+      1)
+      << resumed.out;
+  EXPECT_TRUE(read_bytes(out("model.safetensors")) == read_bytes(aside(12) / "model.safetensors"));
+  EXPECT_EQ(read("trainer_state.json").at("best_model_checkpoint"), Json());
+}
+
+/// Another output_dir: the best so far is beside the checkpoint that is resumed from, whatever that
+/// folder was called before.
+TEST_F(Outputs, TheBestIsLoadedFromTheFolderThatWasResumedFrom) {
+  const Flags more = {
+      {"save_strategy", "steps"}, {"save_steps", "2"}, {"load_best_model_at_end", "true"}};
+  train_well(more);
+  const std::string best_model = read_bytes(out("model.safetensors"));
+  const std::string best = fmt::format("checkpoint-{}", best_of(evaluations()));
+  fs::rename(work_ / "out", work_ / "moved");
+  const auto resume = [&](const Flags& flags) { train_well(with(more, flags)); };
+  resume({{"resume_from_checkpoint", (work_ / "moved/checkpoint-8").string() + "/"},
+          {"save_total_limit", "1"}});
+  EXPECT_TRUE(read_bytes(out("model.safetensors")) == best_model);
+  EXPECT_EQ(read("trainer_state.json").at("best_model_checkpoint"),
+            (work_ / "moved" / best).string());
+  EXPECT_EQ(saved_steps(), std::vector<int64_t>{12}) << "the best is not among them";
+
+  // From there, where it is not beside the checkpoint, but where that says.
+  resume({{"resume_from_checkpoint", "true"}});
+  EXPECT_TRUE(read_bytes(out("model.safetensors")) == best_model);
+
+  // In the moved folder it is kept and named like any other.
+  resume({{"output_dir", work_ / "moved"},
+          {"resume_from_checkpoint", work_ / "moved/checkpoint-10"},
+          {"save_total_limit", "1"}});
+  EXPECT_EQ(read_json(work_ / "moved/trainer_state.json").at("best_model_checkpoint"),
+            (work_ / "moved" / best).string());
+  EXPECT_TRUE(fs::exists(work_ / "moved" / best));
+  EXPECT_FALSE(fs::exists(work_ / "moved/checkpoint-10"));
 }
 
 TEST_F(Outputs, SaveStrategyBestSavesEachNewBestModel) {

@@ -345,6 +345,10 @@ TEST(Checkpoint, RunsKeepApart) {
   EXPECT_EQ(find_newest(folder.path(), alone)->manifest.run, "second");
   EXPECT_EQ(sample_difference(folder / "checkpoint-6-of-first"), "");
   EXPECT_EQ(open_named(folder / "checkpoint-6-of-first", "x", alone).manifest.run, "first");
+  EXPECT_EQ(find_of_run(folder.path(), "first", 6), folder / "checkpoint-6-of-first");
+  EXPECT_EQ(find_of_run(folder.path(), "first", 3), folder / "checkpoint-3");
+  EXPECT_EQ(find_of_run(folder.path(), "second", 6), folder / "checkpoint-6");
+  EXPECT_EQ(find_of_run(folder.path(), "second", 3), "");
   EXPECT_NE(list_report(folder.path()).text.find("checkpoint-6-of-first"), std::string::npos);
   EXPECT_NE(verify_report(folder.path()).text.find("checkpoint-6-of-first: "), std::string::npos);
   save("second", 6, 1);
