@@ -30,6 +30,12 @@ void resume_after_restart(config::ParseResult& parsed) {
       "resume_from_checkpoint is true: the launcher has started this job again");
 }
 
+/// Whether a run starts afresh where others have left checkpoints.
+bool leaves_checkpoints_behind(const config::RunConfig& config) {
+  return config.resume_from_checkpoint.empty() &&
+         !checkpoint::list_folders(config.output_dir).empty();
+}
+
 }  // namespace
 
 int train_verb(Arguments args) {
@@ -46,6 +52,13 @@ int train_verb(Arguments args) {
   train::check_output_dir("output_dir", parsed.config.output_dir);
   const model::ModelGraph model = train::resolve_model(parsed, ranks.world_size);
   OpeningMachine opening(parsed.config, ranks.local_rank);
+  std::optional<train::OutputLock> lock;
+  if (ranks.rank == 0 && leaves_checkpoints_behind(parsed.config)) {
+    // At once: it may die while it reads data or waits for others, and whoever starts it again, to
+    // go on, must not get an earlier run.
+    lock.emplace(parsed.config.output_dir);
+    train::take_over(parsed.config.output_dir, checkpoint::new_run_id());
+  }
   times.end("configuration");
   // Data are read and checked before any rank waits for another.
   train::RunRows rows = train::read_rows(parsed.config, model.config);
@@ -75,8 +88,7 @@ int train_verb(Arguments args) {
                       machine.token_multiple * layout.tp);
   const bool deterministic = repeats_bits(parsed.config, model, data.capacity().longest);
   Job job = join_job(machine, ranks, parsed.config, deterministic);
-  std::optional<train::OutputLock> lock;
-  if (ranks.rank == 0) lock.emplace(parsed.config.output_dir);
+  if (ranks.rank == 0 && !lock) lock.emplace(parsed.config.output_dir);
   times.end("ranks and device");
   train::run_training(parsed, model, data, *job.backend, *job.ranks, std::move(times));
   return 0;

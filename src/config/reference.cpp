@@ -63,10 +63,12 @@ the start says so. `save_total_limit` counts what is in this folder alone.
 A run that starts afresh gets an id, which its checkpoints carry, and so do those of every run that
 resumes from them. In a folder that holds checkpoints of another run, only those of the run that was
 started last are resumed from with `true`, taken instead of a damaged one, counted and removed for
-`save_total_limit`. The others stay: the start names them, and one whose `checkpoint-N` is needed is
-renamed to `checkpoint-N-of-RUN`. Give its path to resume from it. Logs are set aside as
-`metrics-of-RUN.jsonl` and `trainer_log-of-RUN.jsonl`, and are `metrics.jsonl` and
-`trainer_log.jsonl` again when that run is resumed.
+`save_total_limit`. A run is started, and the folder is its own, once its settings and its model are
+known to be sound: if it dies while it reads data or before its ranks have met, `true` and a launcher
+that starts it again do not go on from an earlier run. The others stay: the start names them, and one
+whose `checkpoint-N` is needed is renamed to `checkpoint-N-of-RUN`. Give its path to resume from it.
+Logs are set aside as `metrics-of-RUN.jsonl` and `trainer_log-of-RUN.jsonl`, and are `metrics.jsonl`
+and `trainer_log.jsonl` again when that run is resumed.
 )";
 
 constexpr std::string_view kFsdp = R"(

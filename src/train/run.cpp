@@ -260,7 +260,7 @@ class Run {
                                   config_.output_dir));
   }
 
-  /// From here on output_dir is this run's; checkpoints and logs of another one are kept.
+  /// From here on output_dir is this run's.
   void begin_run(const std::string& run) {
     run_ = ranks_.exchange(run)[0];
     std::string problem;
@@ -269,9 +269,7 @@ class Run {
         if (const std::string note = note_on_other_runs(config_.output_dir, run_); !note.empty()) {
           say(note);
         }
-        metrics::hand_over_logs(config_.output_dir, checkpoint::current_run(config_.output_dir),
-                                run_);
-        checkpoint::begin_run(config_.output_dir, run_);
+        take_over(config_.output_dir, run_);
       } catch (const DeviceError& error) {
         problem = error.what();
       }

@@ -19,6 +19,7 @@
 #include "checkpoint/hf_export.h"
 #include "checkpoint/hf_shared_writer.h"
 #include "config/words.h"
+#include "metrics/reporter.h"
 
 namespace trireme::train {
 
@@ -265,6 +266,11 @@ std::string note_on_other_runs(const std::string& output_dir, const std::string&
   return fmt::format(
       "note: {} holds {} of another run; this one neither goes on from {} nor removes {}",
       output_dir, join_some(names, kMaxListed), them, them);
+}
+
+void take_over(const std::string& output_dir, const std::string& run) {
+  metrics::hand_over_logs(output_dir, checkpoint::current_run(output_dir), run);
+  checkpoint::begin_run(output_dir, run);
 }
 
 Json describe_run(const config::RunConfig& config, int64_t num_samples, int64_t data_ranks) {

@@ -61,6 +61,10 @@ std::vector<std::string> names_of_other_runs(const std::string& output_dir, cons
 /// One sentence that names them; "" for none.
 std::string note_on_other_runs(const std::string& output_dir, const std::string& run);
 
+/// Of one rank: output_dir is that run's from here on; checkpoints and logs of another one are
+/// kept.
+void take_over(const std::string& output_dir, const std::string& run);
+
 /// What a run is, as far as a resume must know: kept in the state of every checkpoint.
 Json describe_run(const config::RunConfig& config, int64_t num_samples, int64_t data_ranks);
 /// One sentence for each setting that differs from the run that saved: the schedule, the order of

@@ -2,6 +2,9 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <csignal>
+#include <thread>
+
 #include "checkpoint/folders.h"
 #include "support/program.h"
 
@@ -193,6 +196,40 @@ TEST_F(Resume, AFreshRunLeavesTheCheckpointsOfAnEarlierOne) {
   EXPECT_EQ(logs, 3);
 }
 
+/// It waits for its second rank, which never comes, and is killed.
+TEST_F(Resume, AFreshRunThatDiesBeforeItsRanksMeetIsNotTakenForTheEarlierOne) {
+  ASSERT_EQ(train_alone(flags(1, 0, 3)).code, 0);
+  const std::vector<Json> first = read_metrics(out("metrics.jsonl"));
+  const std::string earlier = read_bytes(out("run_id"));
+  auto rank_0 = work_.start(command("train", flags(2, 0, 3)), rank_environment(0, 2, free_port()));
+  const auto deadline = store::Clock::now() + kPatience;
+  while (read_bytes(out("run_id")) == earlier && store::Clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  EXPECT_NE(read_bytes(out("run_id")), earlier);
+  rank_0->process().signal(SIGKILL);
+  EXPECT_EQ(rank_0->finish(), 128 + SIGKILL);
+
+  const Outcome resumed = train_alone(with(flags(1, 0, 6), {{"resume_from_checkpoint", "true"}}));
+  EXPECT_EQ(resumed.code, 2) << resumed.text();
+  EXPECT_TRUE(has(resumed.err,
+                  "there is no checkpoint of the run that was started last (only checkpoint-3 of "
+                  "another one)"))
+      << resumed.err;
+  const Outcome restarted =
+      work_.run_shell(R"(TORCHELASTIC_RESTART_COUNT=1 exec "$@")",
+                      command("train", with(flags(1, 0, 2), {{"seed", "7"}})));
+  EXPECT_EQ(restarted.code, 0) << restarted.text();
+  EXPECT_FALSE(has(restarted.out, "Continuing training")) << restarted.out;
+
+  // The earlier one is still there, with its log.
+  ASSERT_EQ(
+      train_alone(with(flags(1, 0, 6), {{"resume_from_checkpoint", out("checkpoint-3")}})).code, 0);
+  const std::vector<Json> lines = read_metrics(out("metrics.jsonl"));
+  ASSERT_EQ(lines.size(), 6U);
+  EXPECT_EQ(std::vector(lines.begin(), lines.begin() + 3), first);
+}
+
 TEST_F(Resume, ARunThatIsDoneSaysSo) {
   ASSERT_EQ(train_alone(flags(1, 0, 3)).code, 0);
   const Outcome outcome = train_alone(with(flags(1, 0, 3), {{"resume_from_checkpoint", "true"}}));
@@ -226,8 +263,9 @@ TEST_F(Resume, OnlyDataRanksChangeTheSamplesOfAStep) {
     return outcome.out;
   };
   EXPECT_FALSE(has(resumed(1), "resume: samples_per_step"));
-  EXPECT_TRUE(has(resumed(2), "resume: samples_per_step is 24, the run that saved this checkpoint "
-                              "had 12"));
+  EXPECT_TRUE(has(resumed(2),
+                  "resume: samples_per_step is 24, the run that saved this checkpoint "
+                  "had 12"));
 }
 
 TEST_F(Resume, KeepsTheNewestCheckpointsAndPointsToTheLast) {
