@@ -64,6 +64,7 @@ Device::~Device() {
     stream->abandon();
     (void)stream.release();
   }
+  host_calls_.wait(kStopLimit);  // the one that is inside this device
 }
 
 std::byte* Device::allocate(device::Space space, int64_t bytes) {
@@ -153,7 +154,7 @@ void Device::call(StreamKind stream, const device::HostCall& call) {
 }
 
 void Device::run_host_call(const device::HostCall& call) noexcept {
-  if (failed_.load(std::memory_order_acquire)) return;
+  if (!host_calls_.begin()) return;
   try {
     call.function(call.context, call.argument);
   } catch (const std::exception& error) {
@@ -161,6 +162,7 @@ void Device::run_host_call(const device::HostCall& call) noexcept {
   } catch (...) {
     fail(std::current_exception(), "unknown exception");
   }
+  host_calls_.end();
 }
 
 void Device::create_events(int count) {

@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "cuda/host_calls.h"
 #include "cuda/memory.h"
 #include "cuda/nccl_communicator.h"
 #include "cuda/stream.h"
@@ -36,7 +37,8 @@ struct DeviceOptions {
 /// What the contract (device/device.h) leaves open:
 ///   * Launched work that is dropped after an error: later launches do nothing, host calls are not
 ///     made, and what the GPU already holds runs out (collectives are aborted).
-///   * Host calls run on a thread of the driver, one at a time for the whole device.
+///   * Host calls run on a thread of the driver, one at a time for the whole device. An error is
+///     thrown when the one that has begun is over, or after two minutes.
 ///   * A thread of the device's own looks every 100 ms for errors of NCCL, for a rank that
 ///     published why the world ends, for peers that fell silent and for collectives that do not
 ///     end. It frees waiting calls: launches that wait for room, synchronize() and drain().
@@ -113,6 +115,8 @@ class Device final : public device::Device, private HostCallRunner {
   std::vector<EventHandle> stamps_;  // kept for reuse
   size_t num_stamps_ = 0;
   std::vector<EventHandle> drain_events_;  // by stream
+
+  HostCalls host_calls_;  // closed with the first error
 
   std::atomic<bool> failed_{false};
   std::mutex mutex_;  // of what follows

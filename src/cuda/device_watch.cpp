@@ -34,6 +34,7 @@ void Device::fail(std::exception_ptr error, const std::string& words) {
   if (error_) return;
   error_ = std::move(error);
   words_ = words;
+  host_calls_.close();
   failed_.store(true, std::memory_order_release);
   changed_.notify_all();
 }
@@ -45,9 +46,13 @@ void Device::fail_now(const std::string& words) {
 
 void Device::throw_if_failed() {
   if (!failed_.load(std::memory_order_acquire)) return;
-  std::unique_lock lock(mutex_);
-  // Bounded, like everything the abort does.
-  changed_.wait_for(lock, kAbortLimit, [&] { return aborted_; });
+  {
+    // Bounded, like everything the abort does.
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, kAbortLimit, [&] { return aborted_; });
+  }
+  // Who catches the error lets go of what host calls use.
+  host_calls_.wait(kAbortLimit);
   std::rethrow_exception(error_);
 }
 

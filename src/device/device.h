@@ -40,8 +40,9 @@ struct HostCall {
 
 /// One rank's device. All launches are asynchronous and return at once unless the queue is full
 /// (then they wait for room); they are made by one host thread. Errors of launched work are kept
-/// and thrown by the next call that waits (synchronize, drain). After an error the remaining work
-/// is dropped, and abort() of the communicator has been called.
+/// and thrown by the next call that waits (synchronize, drain), when host calls that have begun are
+/// over: who catches them may let go of what those use. After an error the remaining work is
+/// dropped, and abort() of the communicator has been called.
 class Device {
  public:
   virtual ~Device() = default;

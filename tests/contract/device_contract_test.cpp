@@ -4,10 +4,12 @@
 
 #include <atomic>
 #include <barrier>
+#include <chrono>
 #include <cstring>
 #include <numeric>
 #include <optional>
 #include <span>
+#include <thread>
 
 #include "base/error.h"
 #include "support/backends.h"
@@ -133,6 +135,34 @@ TEST(DeviceContract, PinnedMemoryCanBeFilled) {
   EXPECT_EQ(here[110], std::byte{0});
 }
 
+/// What a host call uses is gone soon after the error is thrown.
+TEST(DeviceContract, AnErrorIsThrownWhenTheHostCallThatHasBegunIsOver) {
+  TestWorld world(1);
+  const auto backend = world.open(0);
+  Device& device = backend->device();
+  struct Call {
+    std::atomic<bool> begun{false}, over{false};
+  };
+  const auto slow = [](void* context, int64_t) {
+    auto& call = *static_cast<Call*>(context);
+    call.begun = true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    call.over = true;
+  };
+  Call first, second;
+  device.create_events(1);
+  device.call(StreamKind::copy_in, {slow, &first, 0});
+  device.call(StreamKind::copy_in, {slow, &second, 0});
+  while (!first.begun) std::this_thread::yield();
+  ops::OpCall failing;  // without operands
+  failing.kind = ops::OpKind::zero;
+  device.launch(StreamKind::compute, failing);
+  device.record(StreamKind::compute, 0);
+  EXPECT_THROW(device.synchronize(0), BugError);
+  EXPECT_TRUE(first.over);
+  EXPECT_FALSE(second.begun);
+}
+
 TEST(DeviceContract, TheFirstErrorIsThrownByTheNextWaitAndTheRestIsDropped) {
   TestWorld world(1);
   const auto backend = world.open(0);
@@ -149,9 +179,9 @@ TEST(DeviceContract, TheFirstErrorIsThrownByTheNextWaitAndTheRestIsDropped) {
   EXPECT_EQ(sum, 0);
 }
 
-/// Ranks that are threads of one process wait for each other here: the driver may make a thread that
-/// allocates or frees wait for the work of every GPU, and so for a collective that waits for it.
-/// Who fails does not keep the others.
+/// Ranks that are threads of one process wait for each other here: the driver may make a thread
+/// that allocates or frees wait for the work of every GPU, and so for a collective that waits for
+/// it. Who fails does not keep the others.
 class Meeting {
  public:
   explicit Meeting(int ranks) : barrier_(ranks) {}

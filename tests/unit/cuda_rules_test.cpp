@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <latch>
 #include <random>
 #include <span>
+#include <thread>
 #include <vector>
 
 #include "base/error.h"
@@ -12,12 +14,43 @@
 #include "cuda/algorithm_cache.h"
 #include "cuda/attention_rules.h"
 #include "cuda/comm_sizing.h"
+#include "cuda/host_calls.h"
 #include "cuda/op_sizing.h"
 #include "cuda/plan_rules.h"
 #include "support/temp_folder.h"
 
 namespace trireme::cuda {
 namespace {
+
+/// Who throws an error waits for the call that has begun, and not for the one behind it.
+TEST(HostCalls, ThoseThatHaveBegunAreWaitedFor) {
+  using std::chrono::milliseconds;
+  HostCalls calls;
+  EXPECT_TRUE(calls.wait(milliseconds(0)));
+  std::latch begun(1), may_end(1);
+  bool over = false, another = true;
+  std::thread driver([&] {
+    ASSERT_TRUE(calls.begin());
+    begun.count_down();
+    may_end.wait();
+    over = true;
+    calls.end();
+    another = calls.begin();
+  });
+  begun.wait();
+  calls.close();
+  EXPECT_FALSE(calls.wait(milliseconds(1))) << "bounded";
+  std::thread later([&] {
+    std::this_thread::sleep_for(milliseconds(20));
+    may_end.count_down();
+  });
+  EXPECT_TRUE(calls.wait(std::chrono::minutes(1)));
+  EXPECT_TRUE(over);
+  later.join();
+  driver.join();
+  EXPECT_FALSE(another);
+  EXPECT_TRUE(calls.wait(milliseconds(0)));
+}
 
 constexpr StepShape kLarge{7.6e9, 28, 28, 128, 4096};
 constexpr StepShape kMiddle{1.54e9, 28, 12, 128, 4096};

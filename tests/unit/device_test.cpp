@@ -171,6 +171,28 @@ TEST_F(CpuDevice, KeepsTheFirstErrorAndDropsTheRest) {
   }
 }
 
+TEST_F(CpuDevice, ThrowsWhenTheHostCallThatHasBegunIsOver) {
+  cpu::Device& device = make();
+  device.create_events(1);
+  struct Call {
+    std::atomic<bool> begun{false}, over{false};
+  } call;
+  const auto slow = [](void* context, int64_t) {
+    auto& its = *static_cast<Call*>(context);
+    its.begun = true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    its.over = true;
+  };
+  device.call(StreamKind::copy_in, {slow, &call, 0});
+  while (!call.begun) std::this_thread::yield();
+  ops::OpCall failing;
+  failing.kind = ops::OpKind::zero;
+  device.launch(StreamKind::compute, failing);
+  device.record(StreamKind::compute, 0);
+  EXPECT_THROW(device.synchronize(0), BugError);
+  EXPECT_TRUE(call.over);
+}
+
 TEST_F(CpuDevice, ShowsWhereAStreamIs) {
   cpu::Device& device = make();
   Gate reached, gate;
