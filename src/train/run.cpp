@@ -58,10 +58,9 @@ class Run {
       train();
     } catch (const checkpoint::AgreedError&) {
       throw;  // nothing is in flight
-    } catch (const DeviceError& error) {
-      leave(error.what());
-      throw;
-    } catch (const CommError& error) {
+    } catch (const ConfigError&) {
+      throw;  // likewise: every rank finds it
+    } catch (const std::exception& error) {
       leave(error.what());
       throw;
     }
