@@ -1,9 +1,11 @@
-// `trireme selftest --layouts`: random layouts against the single process, on this machine.
+// `trireme selftest --layouts`: random layouts, or every one of so many ranks, against the single
+// process, on this machine.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "accel/cuda_loader.h"
@@ -21,21 +23,26 @@ namespace trireme::app {
 namespace {
 
 constexpr std::string_view kUsage =
-    "usage: trireme selftest --layouts [--count N] [--seed S] [--ranks R] [--device cpu|cuda]\n\n"
-    "Draws N legal layouts and tiny models (12), the first from seed S (1), the next from S + 1, "
-    "...,\n"
-    "of at most R ranks (16; on GPUs as many as there are), trains each on ranks that are threads\n"
-    "of this process, and compares the gradient of every parameter, the norm, the loss and the\n"
-    "weights with those of a single process. Exits with 0 only if all agree; --count 1 --seed S\n"
-    "repeats one.\n";
+    "usage: trireme selftest --layouts [--count N] [--seed S] [--ranks R] [--device cpu|cuda]\n"
+    "       trireme selftest --layouts --every [--ranks R] [--device cpu|cuda]\n\n"
+    "Trains tiny models on ranks that are threads of this process, and compares the gradient of\n"
+    "every parameter, the norm, the loss and the weights with those of a single process. Exits "
+    "with\n"
+    "0 only if all layouts agree.\n\n"
+    "Draws N legal layouts and models (12), the first from seed S (1), the next from S + 1, ..., "
+    "of\n"
+    "at most R ranks (16; on GPUs as many as there are); --count 1 --seed S repeats one.\n"
+    "--every: all ways to cut exactly R ranks (8; on GPUs as many as there are) into data, tensor\n"
+    "and pipeline ranks, under every ZeRO stage, hybrid sharding and schedule, in fp32 and bf16.\n";
 
 constexpr auto kTimeout = std::chrono::seconds(60);
 
 struct Flags {
   bool layouts = false;
+  bool every = false;
   int64_t count = 12;
   int64_t seed = 1;
-  int64_t ranks = 16;
+  int64_t ranks = 0;  // 0: not given
   std::string device = "cpu";
 };
 
@@ -46,6 +53,7 @@ bool read_flags(Arguments args, Flags& flags) {
   device.rule.kind = config::Kind::choice;
   device.rule.choices = {{"cpu", "", ""}, {"cuda", "", ""}};
   const config::OptionTable table({extra_option("layouts", flags.layouts, ""),
+                                   extra_option("every", flags.every, ""),
                                    extra_option("count", flags.count, "").at_least(1),
                                    extra_option("seed", flags.seed, "").at_least(0),
                                    extra_option("ranks", flags.ranks, "").at_least(1), device});
@@ -60,6 +68,12 @@ bool read_flags(Arguments args, Flags& flags) {
     table.at(setting.option).set(unused, setting.value);
   }
   if (!flags.layouts) throw ConfigError("selftest has one test so far: give --layouts");
+  for (const config::Setting& setting : read.flags.settings) {
+    if (flags.every && (setting.option == "count" || setting.option == "seed")) {
+      throw ConfigError(setting.option, setting.value.dump(),
+                        "goes with random layouts; leave it or --every out");
+    }
+  }
   return true;
 }
 
@@ -69,7 +83,7 @@ class Ranks {
   explicit Ranks(const std::string& device)
       : cuda_(device == "cuda" ? accel::load_cuda() : nullptr) {}
 
-  int64_t most() const { return cuda_ ? cuda_->num_devices() : INT64_MAX; }
+  int64_t most() const { return cuda_ ? cuda_->num_devices() : 1024; }
 
   void run(int ranks, const std::function<void(int, device::Backend&)>& body) {
     cpu::InProcessWorld world(ranks, kTimeout);
@@ -96,25 +110,82 @@ class Ranks {
   std::unique_ptr<device::BackendMaker> cuda_;
 };
 
-/// One line of the table; whether the layout agrees.
-bool check_layout(const train::DrawnLayout& drawn, Ranks& ranks) {
-  const std::string what = fmt::format("{:>6}  {}; {}", drawn.seed, train::layout_words(drawn),
-                                       train::model_words(drawn));
-  std::string verdict;
-  bool agrees = false;
-  try {
-    const train::Differences d = train::compare_with_single_process(
-        drawn, [&](int count, const auto& body) { ranks.run(count, body); });
-    agrees = d.agree();
-    verdict = fmt::format("{}  gradients {:.0e}  norm {:.0e}  loss {:.0e}  weights {:.0e}",
-                          agrees ? "agrees " : "DIFFERS", d.gradients, d.norm, d.loss, d.weights);
-  } catch (const std::exception& error) {
-    verdict = fmt::format("FAILED  {}", error.what());
+/// What is compared, with the number that its line begins with.
+struct Numbered {
+  uint64_t number = 0;
+  train::LayoutCase test;
+};
+
+int ranks_of(const Flags& flags, int64_t most) {
+  const bool on_gpus = flags.device == "cuda";
+  if (!flags.every) return static_cast<int>(std::min(flags.ranks > 0 ? flags.ranks : 16, most));
+  const int64_t ranks = flags.ranks > 0 ? flags.ranks : on_gpus ? most : 8;
+  if (ranks > most) {
+    throw ConfigError(
+        "ranks", std::to_string(ranks),
+        fmt::format("give at most {}{}", most, on_gpus ? ", as many as there are GPUs" : ""));
   }
-  std::fputs(fmt::format("{}\n        {}\n", what, verdict).c_str(), stdout);
-  std::fflush(stdout);
-  return agrees;
+  return static_cast<int>(ranks);
 }
+
+std::vector<Numbered> layouts_of(const Flags& flags, int ranks) {
+  std::vector<Numbered> layouts;
+  if (flags.every) {
+    for (train::LayoutCase& test : train::every_layout(ranks)) {
+      layouts.push_back({layouts.size() + 1, std::move(test)});
+    }
+    return layouts;
+  }
+  for (int64_t i = 0; i < flags.count; ++i) {
+    const auto seed = static_cast<uint64_t>(flags.seed + i);
+    layouts.push_back({seed, train::draw_layout(seed, ranks)});
+  }
+  return layouts;
+}
+
+class Comparison {
+ public:
+  explicit Comparison(Ranks& ranks)
+      : run_ranks_([&ranks](int count, const auto& body) { ranks.run(count, body); }) {}
+
+  /// One entry of the table; whether the layout agrees.
+  bool check(const Numbered& numbered) {
+    const train::LayoutCase& test = numbered.test;
+    const std::string what = fmt::format("{:>6}  {}; {}", numbered.number,
+                                         train::layout_words(test), train::model_words(test));
+    std::string verdict;
+    bool agrees = false;
+    try {
+      const train::SingleProcess& alone = alone_of(test);
+      const train::Differences d = train::compare(test, alone, run_ranks_);
+      agrees = d.agree(alone.rounding);
+      verdict = fmt::format("{}  gradients {:.0e}  norm {:.0e}  loss {:.0e}  weights {:.0e}",
+                            agrees ? "agrees " : "DIFFERS", d.gradients, d.norm, d.loss, d.weights);
+    } catch (const std::exception& error) {
+      verdict = fmt::format("FAILED  {}", error.what());
+    }
+    std::fputs(fmt::format("{}\n        {}\n", what, verdict).c_str(), stdout);
+    std::fflush(stdout);
+    return agrees;
+  }
+
+ private:
+  /// The last one's where that trains alike.
+  const train::SingleProcess& alone_of(const train::LayoutCase& test) {
+    if (!last_ || !train::train_alike(last_->test, test)) {
+      last_.reset();
+      last_ = {test, train::train_alone(test, run_ranks_)};
+    }
+    return last_->alone;
+  }
+
+  struct Last {
+    train::LayoutCase test;
+    train::SingleProcess alone;
+  };
+  train::RunRanks run_ranks_;
+  std::optional<Last> last_;
+};
 
 }  // namespace
 
@@ -125,24 +196,29 @@ int selftest_verb(Arguments args) {
     return 0;
   }
   Ranks ranks(flags.device);
-  const int most = static_cast<int>(std::min({flags.ranks, ranks.most(), int64_t{1024}}));
+  const int num_ranks = ranks_of(flags, ranks.most());
+  const std::vector<Numbered> layouts = layouts_of(flags, num_ranks);
+  Comparison comparison(ranks);
   std::vector<uint64_t> failed;
-  std::fputs("  seed  layout; model\n", stdout);
-  for (int64_t i = 0; i < flags.count; ++i) {
-    const auto seed = static_cast<uint64_t>(flags.seed + i);
-    if (!check_layout(train::draw_layout(seed, most), ranks)) failed.push_back(seed);
+  std::fputs(flags.every ? "number  layout; model\n" : "  seed  layout; model\n", stdout);
+  for (const Numbered& layout : layouts) {
+    if (!comparison.check(layout)) failed.push_back(layout.number);
   }
   if (failed.empty()) {
-    std::fputs(fmt::format("All {} layouts agree with the single process.\n", flags.count).c_str(),
-               stdout);
+    std::fputs(
+        fmt::format("All {} layouts agree with the single process.\n", layouts.size()).c_str(),
+        stdout);
     return 0;
   }
-  std::fputs(fmt::format("{} of {} layouts do not agree, of the seeds {}; repeat one with\n"
-                         "trireme selftest --layouts --count 1 --ranks {} --device {} --seed {}\n",
-                         failed.size(), flags.count, fmt::join(failed, ", "), flags.ranks,
-                         flags.device, failed.front())
-                 .c_str(),
-             stdout);
+  std::string text =
+      fmt::format("{} of {} layouts do not agree, of the {} {}", failed.size(), layouts.size(),
+                  flags.every ? "numbers" : "seeds", fmt::join(failed, ", "));
+  if (!flags.every) {
+    text += fmt::format(
+        "; repeat one with\ntrireme selftest --layouts --count 1 --ranks {} --device {} --seed {}",
+        num_ranks, flags.device, failed.front());
+  }
+  std::fputs((text + "\n").c_str(), stdout);
   return 1;
 }
 

@@ -15,6 +15,8 @@ struct TinyModel {
   int64_t hidden = 32, layers = 2, heads = 4, kv_heads = 2, head_dim = 8, ffn = 48, vocab = 67;
   bool tied = false;
   int64_t window = 0;
+
+  bool operator==(const TinyModel&) const = default;
 };
 model::ModelGraph tiny_model(const TinyModel& spec = {});
 

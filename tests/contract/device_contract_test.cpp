@@ -25,9 +25,11 @@ using device::Device;
 using device::Space;
 using device::StreamKind;
 
+/// Small ones, and all GPUs of this machine.
 std::vector<int> world_sizes() {
   std::vector<int> sizes;
   for (int size = 1; size <= std::min(max_ranks(), 4); ++size) sizes.push_back(size);
+  if (on_cuda() && max_ranks() > 4) sizes.push_back(max_ranks());
   return sizes;
 }
 

@@ -240,12 +240,29 @@ TEST_F(Verbs, SelftestComparesRandomLayoutsWithTheSingleProcess) {
   EXPECT_EQ(work_.run(words).out, outcome.out);  // the seed decides everything
 }
 
+TEST_F(Verbs, SelftestComparesEveryLayoutOfSoManyRanks) {
+  const Outcome outcome = work_.run({"selftest", "--layouts", "--every", "--ranks", "3"});
+  EXPECT_EQ(outcome.code, 0) << outcome.text();
+  EXPECT_EQ(count(outcome.out, "  agrees "), 16) << outcome.out;
+  EXPECT_TRUE(has(outcome.out, "All 16 layouts agree with the single process.")) << outcome.out;
+  EXPECT_TRUE(has(outcome.out, "\n    16  dp1 tp3 pp1 zero0 ga6 bf16;")) << outcome.out;
+}
+
 TEST_F(Verbs, SelftestRefusesWhatItDoesNotKnow) {
-  for (const auto& [words, part] :
-       std::vector<std::pair<Words, std::string>>{{{"selftest"}, "give --layouts"},
-                                                  {{"selftest", "--layoust"}, "did you mean"},
-                                                  {{"selftest", "--layouts", "--count=0"}, "count"},
-                                                  {{"selftest", "what"}, "takes flags alone"}}) {
+  const Words every = {"selftest", "--layouts", "--every"};
+  const auto with = [](Words words, const char* flag) {
+    words.push_back(flag);
+    return words;
+  };
+  for (const auto& [words, part] : std::vector<std::pair<Words, std::string>>{
+           {{"selftest"}, "give --layouts"},
+           {{"selftest", "--every"}, "give --layouts"},
+           {{"selftest", "--layoust"}, "did you mean"},
+           {{"selftest", "--layouts", "--count=0"}, "count"},
+           {with(every, "--count=3"), "count = 3: goes with random layouts"},
+           {with(every, "--seed=1"), "seed = 1: goes with random layouts"},
+           {with(every, "--ranks=2000"), "ranks = 2000: give at most 1024"},
+           {{"selftest", "what"}, "takes flags alone"}}) {
     const Outcome outcome = work_.run(words);
     EXPECT_EQ(outcome.code, 2) << outcome.text();
     EXPECT_TRUE(has(outcome.err, part)) << outcome.err;

@@ -148,9 +148,11 @@ std::vector<Layout> pipeline_layouts() {
 std::vector<Layout> mixed_layouts() {
   std::vector<Layout> all;
   for (auto order : {mesh::RankOrder::tp_dp_pp, mesh::RankOrder::tp_pp_dp}) {
-    for (int stage : {1, 2, 3}) {
-      all.push_back(
-          {.tp = 2, .pp = 2, .dp = 4, .stage = stage, .tied = stage != 2, .order = order});
+    for (int dp : {2, 4}) {
+      for (int stage : {1, 2, 3}) {
+        all.push_back(
+            {.tp = 2, .pp = 2, .dp = dp, .stage = stage, .tied = stage != 2, .order = order});
+      }
     }
   }
   for (int stage : {0, 1, 2, 3}) {
