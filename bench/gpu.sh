@@ -1,20 +1,30 @@
 #!/usr/bin/env bash
-# Tokens a second on this machine's GPUs, ours beside the peer (bench/peers/torch_fsdp2.py), in one
-# run, with random weights and random tokens of sequence 4096 and equal micro-batch and accumulation.
+# Tokens a second on this machine's GPUs, ours beside the peers (bench/peers/torch_fsdp2.py, LLM.Q), in
+# one run, with random weights and random tokens of sequence 4096 and equal micro-batch and
+# accumulation.
 #
 #   bench/gpu.sh [BUNDLE]           BUNDLE: folder or archive made by the target `bundle`
 #
 # Environment:
-#   CASES   lines "SIZE GPUS MICRO ACCUMULATION ZERO RECOMPUTE [PEER [FLAGS...]]"; PEER: none | full
-#           (its activation checkpointing) | skip; FLAGS: of `trireme train`, such as
-#           --tensor_parallel_size 2. Default: what fits the GPUs that are here.
+#   CASES   lines "SIZE GPUS MICRO ACCUMULATION ZERO RECOMPUTE [PEER [FLAGS...]]"; SIZE: 0.5b, 1.5b,
+#           3b, 7b, 14b or 32b, and 32b/16 is 16 of its blocks; PEER: none | full (its activation
+#           checkpointing) | skip; FLAGS: of `trireme train`, such as --tensor_parallel_size 2.
+#           Default: what fits the GPUs that are here.
+#   NODE    4 or 8: the cases of a full node of so many GPUs instead (bench/node_cases.sh)
+#   PLAN    1: only the planned memory of each case; needs no GPU
 #   STEPS   measured steps (5); WARM steps before them (3)
 #   OUT     where logs, metrics and the table go (a temporary folder)
 #   CACHE   folder of measured algorithms (a temporary one: the first case of a size measures them,
 #           which its start shows)
-#   EXTRA   further flags of `trireme train`; the files of --profile_steps are kept in OUT
+#   EXTRA   further flags of `trireme train`; the files of --profile_steps are kept in OUT, and fill
+#           the column `idle`: the share of the traced time in which no operation ran on the compute
+#           stream, of the rank that has most of it: exposed communication, and a pipeline's bubble
+#   LLMQ    LLM.Q, the native trainer: a folder with its run.sh, called with SIZE GPUS MICRO
+#           ACCUMULATION STEPS for the cases of data ranks alone, whose last line is
+#           "llmq ... : MS ms TOK tok/s per GPU TF TFLOP/s"
 # The table gives the median step, and the seconds from the start of our process to the end of its
-# first step; FLOP a token = 6 N (without an untied input embedding) + 6 layers hidden sequence.
+# first step; FLOP a token = 6 N (without an untied input embedding) + 6 layers hidden sequence. Memory
+# is of rank 0, in GiB: planned, and after the first step, both with context and libraries.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 bundle=${1:-$root/build/release/bundle}
@@ -29,7 +39,7 @@ mkdir -p "$out"
 . "$root/tools/open_bundle.sh"
 bundle=$(open_bundle "$bundle" "$work/bundle")
 trireme=$bundle/bin/trireme
-gpus=$(count_gpus)
+gpus=$(count_gpus || true)
 
 default_cases() {
   echo "0.5b 1 8 1 0 none none"
@@ -38,17 +48,29 @@ default_cases() {
   echo "7b   1 2 8 0 activation skip"
   ((gpus < 2)) || echo "7b   2 2 1 3 none none"
 }
-cases=${CASES:-$(default_cases)}
+if [[ -n ${NODE:-} ]]; then
+  cases=$("$root/bench/node_cases.sh" "$NODE")
+else
+  cases=${CASES:-$(default_cases)}
+fi
 
 # hidden layers heads kv_heads ffn vocabulary tied
 shape_of() {
-  case $1 in
-    0.5b) echo 896 24 14 2 4864 151936 true ;;
-    1.5b) echo 1536 28 12 2 8960 151936 true ;;
-    3b) echo 2048 36 16 2 11008 151936 true ;;
-    7b) echo 3584 28 28 4 18944 152064 false ;;
+  local shape
+  case ${1%/*} in
+    0.5b) shape="896 24 14 2 4864 151936 true" ;;
+    1.5b) shape="1536 28 12 2 8960 151936 true" ;;
+    3b) shape="2048 36 16 2 11008 151936 true" ;;
+    7b) shape="3584 28 28 4 18944 152064 false" ;;
+    14b) shape="5120 48 40 8 13824 152064 false" ;;
+    32b) shape="5120 64 40 8 27648 152064 false" ;;
     *) echo "gpu.sh: no model of size $1" >&2; exit 2 ;;
   esac
+  if [[ $1 == */* ]]; then
+    awk -v depth="${1#*/}" '{ $2 = depth; print }' <<< "$shape"
+  else
+    echo "$shape"
+  fi
 }
 
 # parameters, and FLOP a token in TFLOP
@@ -60,10 +82,12 @@ counts_of() {
     printf "%.0f %.9f\n", n, (6 * (n - ($7 == "true" ? 0 : v * h)) + 6 * l * h * s) / 1e12 }'
 }
 
+# make_model SIZE FOLDER
 make_model() {
+  local hidden layers heads kv_heads ffn vocab tied
   read -r hidden layers heads kv_heads ffn vocab tied < <(shape_of "$1")
-  mkdir -p "$work/model-$1"
-  cat > "$work/model-$1/config.json" <<JSON
+  mkdir -p "$2"
+  cat > "$2/config.json" <<JSON
 {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": $hidden,
  "num_hidden_layers": $layers, "num_attention_heads": $heads, "num_key_value_heads": $kv_heads,
  "intermediate_size": $ffn, "vocab_size": $vocab, "tie_word_embeddings": $tied,
@@ -126,19 +150,25 @@ gpus_a_copy() {
   echo "$copy"
 }
 
+# What of a case `trireme train` and `trireme plan` have in common.
+flags_of() {
+  local size=$1 micro=$2 accumulation=$3 zero=$4 recompute=$5 model=$work/model-${1/\//-}
+  make_model "$size" "$model"
+  echo "--device cuda --model_name_or_path $model --init_from_config true" \
+    "--max_seq_length $sequence --per_device_train_batch_size $micro" \
+    "--gradient_accumulation_steps $accumulation --max_steps $((warm + steps)) --bf16 true" \
+    "--zero_stage $zero --recompute $recompute"
+}
+
 ours() {
   local size=$1 num=$2 micro=$3 accumulation=$4 zero=$5 recompute=$6 name=$7 flags=$8
   local rows=$((micro * accumulation * num > 32 ? micro * accumulation * num : 32))
   [[ -f $work/tokens-$rows.jsonl ]] || make_data "$rows"
-  make_model "$size"
   local command=("$trireme")
   ((num == 1)) || command+=(launch --nproc_per_node "$num" --)
-  # shellcheck disable=SC2206
-  command+=(train --device cuda --model_name_or_path "$work/model-$size" --init_from_config true
-    --data_path "$work/tokens-$rows.jsonl" --output_dir "$work/run-$name"
-    --max_seq_length "$sequence" --per_device_train_batch_size "$micro"
-    --gradient_accumulation_steps "$accumulation" --max_steps $((warm + steps)) --bf16 true
-    --zero_stage "$zero" --recompute "$recompute" --learning_rate 1e-5
+  # shellcheck disable=SC2206,SC2207
+  command+=(train $(flags_of "$size" "$micro" "$accumulation" "$zero" "$recompute")
+    --data_path "$work/tokens-$rows.jsonl" --output_dir "$work/run-$name" --learning_rate 1e-5
     --lr_scheduler_type constant --save_strategy no --logging_steps 1
     --algorithm_cache "${CACHE:-$work/algorithms}" ${EXTRA:-} $flags)
   echo "${command[*]}" > "$out/$name.command"
@@ -161,10 +191,65 @@ peer() {
   sed -n 's/^RESULT .*"step_s": \([0-9.]*\).*/\1/p' "$out/$name.peer.log"
 }
 
+# Tokens a second of one GPU.
+llmq() {
+  local name=$5
+  "$LLMQ/run.sh" "$1" "$2" "$3" "$4" "$steps" > "$out/$name.llmq.log" 2>&1 || true
+  tail -n 1 "$out/$name.llmq.log" | sed -n 's/^llmq .* ms \([0-9.]*\) tok\/s per GPU.*/\1/p'
+}
+
+# GiB that the table in a log plans for the device.
+planned_memory() {
+  awk '$1 == "total" && $2 == "device" { gsub(",", "", $3); printf "%.1f", $3 / 2^30; exit }' "$1"
+}
+
+# GiB in use after the first step: "GPU memory: 7.5 GiB of arenas, ...; 512.0 MiB of context ..."
+used_memory() {
+  awk '/GPU memory: .* of arenas/ {
+    unit["KiB"] = 2^-20; unit["MiB"] = 2^-10; unit["GiB"] = 1
+    for (i = 2; i < NF; i++) if ($(i + 1) == "of") sum += $(i - 1) * unit[$i]
+    printf "%.1f", sum
+    exit }' "$1"
+}
+
+# The largest share of a trace that the compute stream spent without an operation, in per cent.
+idle_share() {
+  local trace
+  for trace in "$out/$1".trace_rank*.json; do
+    [[ ! -f $trace ]] || "$root/bench/trace_table.sh" "$trace"
+  done | sed -n 's/.*outside of operations .* (\(.*\)%)$/\1/p' | sort -g | tail -n 1
+}
+
+# The planned memory of each case. Of pipelines the fullest stage counts, which `plan` shows one by
+# one; --rank R is a rank of each.
+plan_cases() {
+  local size num micro accumulation zero recompute flags most rank planned
+  while read -r size num micro accumulation zero recompute _ flags; do
+    [[ -n $size ]] || continue
+    most=0
+    for ((rank = 0; rank < num; rank++)); do
+      # shellcheck disable=SC2046,SC2086
+      "$trireme" plan --world_size "$num" --rank "$rank" \
+        $(flags_of "$size" "$micro" "$accumulation" "$zero" "$recompute") ${EXTRA:-} $flags \
+        > "$work/plan.txt" || return
+      planned=$(planned_memory "$work/plan.txt")
+      most=$(awk -v a="$most" -v b="$planned" 'BEGIN { print (a > b ? a : b) }')
+    done
+    printf '%-6s %4d %5d %5d %4d %-17s %6.1f GiB  %s\n' "$size" "$num" "$micro" "$accumulation" \
+      "$zero" "$recompute" "$most" "$flags"
+  done <<< "$cases"
+}
+
+if [[ -n ${PLAN:-} ]]; then
+  plan_cases
+  exit
+fi
+((gpus > 0)) || { echo "gpu.sh: no GPU on this machine" >&2; exit 2; }
 {
   nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader | sort | uniq -c
-  printf '%-5s %4s %5s %5s %4s %-10s %7s %10s %8s %10s %8s %6s\n' model gpus micro accum zero \
-    recompute 'start s' 'tokens/s' 'TFLOP/s' 'peer tok/s' 'TFLOP/s' ratio
+  printf '%-6s %4s %5s %5s %4s %-17s %7s %8s %7s %6s %6s %6s %10s %7s %5s %10s %5s\n' model gpus \
+    micro accum zero recompute 'start s' 'tokens/s' 'TFLOP/s' planned used idle% 'peer tok/s' \
+    'TFLOP/s' ratio 'LLM.Q' ratio
 } | tee "$out/table.txt"
 while read -r size num micro accumulation zero recompute checkpointing flags; do
   [[ -n $size ]] || continue
@@ -172,23 +257,33 @@ while read -r size num micro accumulation zero recompute checkpointing flags; do
     echo "$size on $num GPUs: only $gpus here" | tee -a "$out/table.txt"
     continue
   fi
-  name=$size-g$num-m$micro-a$accumulation-z$zero-$recompute${flags:+-$(tr -dc 'a-z0-9' <<< "$flags")}
+  name=${size/\//-}-g$num-m$micro-a$accumulation-z$zero-$recompute${flags:+-$(tr -dc 'a-z0-9' <<< "$flags")}
   # shellcheck disable=SC2086
   copy=$(gpus_a_copy $flags)
   read -r _ tera < <(counts_of "$size")
   mine=$(ours "$size" "$num" "$micro" "$accumulation" "$zero" "$recompute" "$name" "$flags" || true)
   theirs=$(peer "$size" "$num" "$micro" "$accumulation" "${checkpointing:-none}" "$name" || true)
+  native=
+  if [[ -n ${LLMQ:-} ]] && ((copy == 1)); then
+    native=$(llmq "$size" "$num" "$micro" "$accumulation" "$name" || true)
+  fi
   rm -rf "$work/run-$name"
   awk -v size="$size" -v g="$num" -v m="$micro" -v a="$accumulation" -v z="$zero" \
-    -v r="$recompute" -v mine="${mine:-0}" -v theirs="${theirs:-0}" -v tera="$tera" \
-    -v s=$sequence -v copy="$copy" -v start="$(cat "$out/$name.start" 2> /dev/null || echo -)" 'BEGIN {
+    -v r="$recompute" -v mine="${mine:-0}" -v theirs="${theirs:-0}" -v native="${native:-0}" \
+    -v tera="$tera" -v s=$sequence -v copy="$copy" \
+    -v start="$(cat "$out/$name.start" 2> /dev/null || echo -)" \
+    -v planned="$(planned_memory "$out/$name.log")" -v used="$(used_memory "$out/$name.log")" \
+    -v idle="$(idle_share "$name")" '
+    function ratio(peer) { return (own > 0 && peer > 0) ? sprintf("%.2f", own / peer) : "-" }
+    function known(text) { return text == "" ? "-" : text }
+    BEGIN {
       tokens = m * a * s / copy
       own = mine > 0 ? tokens / mine : 0
       peer = theirs > 0 ? tokens / theirs : 0
-      printf "%-5s %4d %5d %5d %4d %-10s %7s %10.0f %8.1f %10.0f %8.1f %6s\n", size, g, m, a, z, r,
-        start, own, own * tera, peer, peer * tera, (own > 0 && peer > 0) ? sprintf("%.2f", own / peer) : "-" }' |
-    tee -a "$out/table.txt"
-  [[ -z $flags ]] || echo "      $flags" | tee -a "$out/table.txt"
+      printf "%-6s %4d %5d %5d %4d %-17s %7s %8.0f %7.1f %6s %6s %6s %10.0f %7.1f %5s %10.0f %5s\n",
+        size, g, m, a, z, r, start, own, own * tera, known(planned), known(used), known(idle), peer,
+        peer * tera, ratio(peer), native, ratio(native) }' | tee -a "$out/table.txt"
+  [[ -z $flags ]] || echo "       $flags" | tee -a "$out/table.txt"
   # A run that gave no figure says why.
   [[ -n $mine ]] || tail -n 5 "$out/$name.log" | sed 's/^/    ours: /' | tee -a "$out/table.txt"
 done <<< "$cases"

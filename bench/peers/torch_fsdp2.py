@@ -7,14 +7,16 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 from torch.nn.attention import sdpa_kernel, SDPBackend
 from transformers import Qwen2Config, AutoModelForCausalLM
 S = {"0.5b": (896, 24, 14, 2, 4864, 151936, True), "1.5b": (1536, 28, 12, 2, 8960, 151936, True),
-     "3b": (2048, 36, 16, 2, 11008, 151936, True), "7b": (3584, 28, 28, 4, 18944, 152064, False)}
+     "3b": (2048, 36, 16, 2, 11008, 151936, True), "7b": (3584, 28, 28, 4, 18944, 152064, False),
+     "14b": (5120, 48, 40, 8, 13824, 152064, False), "32b": (5120, 64, 40, 8, 27648, 152064, False)}
 p = argparse.ArgumentParser()
 p.add_argument("--size", default="1.5b"); p.add_argument("--seq", type=int, default=4096); p.add_argument("--micro", type=int, default=2)
 p.add_argument("--accum", type=int, default=1); p.add_argument("--ac", default="none"); p.add_argument("--compile", type=int, default=1); p.add_argument("--steps", type=int, default=8)
 p.add_argument("--warm", type=int, default=3); p.add_argument("--sdpa", default="cudnn"); p.add_argument("--pure", type=int, default=0)
 a = p.parse_args()
 rank = int(os.environ["LOCAL_RANK"]); torch.cuda.set_device(rank); dist.init_process_group("nccl"); W = dist.get_world_size()
-h, L, nh, kv, inter, vocab, tie = S[a.size]
+size, _, depth = a.size.partition("/")  # 32b/16: 16 of its blocks
+h, L, nh, kv, inter, vocab, tie = S[size]; L = int(depth or L)
 cfg = Qwen2Config(hidden_size=h, num_hidden_layers=L, num_attention_heads=nh, num_key_value_heads=kv, intermediate_size=inter,
                   vocab_size=vocab, tie_word_embeddings=tie, max_position_embeddings=32768, use_cache=False)
 torch.manual_seed(0)
