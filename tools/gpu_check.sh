@@ -5,8 +5,10 @@
 #
 # BUNDLE: folder or archive made with -DTRIREME_BUNDLE_TESTS=ON (default build/release/bundle).
 # PARTS (default all): device ops golden equivalence selftest trace runs kill sanitizer
-# Tests whose ranks outnumber the GPUs are skipped. Logs go to $OUT, or a temporary folder. The last
-# line is 'N passed, N failed, N skipped'; exit code 1 when anything failed.
+# Tests whose ranks outnumber the GPUs are skipped. `selftest` compares every layout of all GPUs, then
+# $LAYOUTS random ones (24); `runs` and `kill` use all GPUs too. A test or layout that takes more than
+# $SECONDS_EACH seconds (300) has failed. Logs go to $OUT, or a temporary folder. The last line is
+# 'N passed, N failed, N skipped'; exit code 1 when anything failed.
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 bundle=${1:-$root/build/release/bundle}
@@ -27,10 +29,24 @@ nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
 export TRIREME_TEST_DEVICE=cuda TRIREME_SOURCE_DIR=$root
 passed=0 failed=0 skipped=0
 
-# tests PROGRAM SECONDS: one GoogleTest program; its tests are counted one by one. Where it crashes,
-# or has not ended after so many seconds, the test it stood in has failed and the rest goes on.
+# watched LOG COMMAND...: adds its output to the log; killed (137) where nothing comes for too long.
+watched() {
+  local log=$1 pid
+  shift
+  touch "$log"
+  "$@" >> "$log" 2>&1 &
+  pid=$!
+  while kill -0 "$pid" 2> /dev/null; do
+    sleep 0.2
+    (($(date +%s) - $(stat -c %Y "$log") <= ${SECONDS_EACH:-300})) || kill -KILL "$pid"
+  done
+  wait "$pid"
+}
+
+# tests PROGRAM: one GoogleTest program; its tests are counted one by one. Where it crashes or hangs,
+# the test it stood in has failed and the rest goes on.
 tests() {
-  local program=$1 limit=$2 log=$logs/$1.log begun=() known=-1 stopped=0 code good bad left
+  local program=$1 log=$logs/$1.log begun=() known=-1 stopped=0 code good bad left
   if [[ ! -x $bin/$program ]]; then
     echo "FAILED  $program is not in the bundle (-DTRIREME_BUNDLE_TESTS=ON)"
     failed=$((failed + 1))
@@ -38,8 +54,8 @@ tests() {
   fi
   : > "$log"
   while true; do
-    timeout --kill-after=5 "$limit" "$bin/$program" --gtest_brief=0 --gtest_color=no \
-      --gtest_filter="-$(IFS=:; echo "${begun[*]}")" >> "$log" 2>&1
+    watched "$log" "$bin/$program" --gtest_brief=0 --gtest_color=no \
+      --gtest_filter="-$(IFS=:; echo "${begun[*]}")"
     code=$?
     mapfile -t begun < <(sed -n 's/^\[ RUN      \] //p' "$log")
     ((code > 1)) || break
@@ -97,9 +113,9 @@ print_of() {
 runs() {
   local ranks precision
   before=()
-  for ranks in 1 2; do
+  for ranks in $(printf '%s\n' 1 2 "$gpus" | sort -nu); do
     if ((ranks > gpus)); then
-      skipped=$((skipped + 2))
+      skipped=$((skipped + 4))
       continue
     fi
     for precision in f32 bf16; do
@@ -116,10 +132,13 @@ runs() {
   done
 }
 
-# Random layouts over all GPUs against a single process.
+# Every layout of all GPUs, and random ones of at most as many, against a single process.
 selftest() {
-  timeout 300 "$bin/trireme" selftest --layouts --device cuda --count "${LAYOUTS:-24}" \
-    > "$logs/selftest.log" 2>&1
+  local command=("$bin/trireme" selftest --layouts --device cuda)
+  rm -f "$logs/selftest-every.log" "$logs/selftest.log"
+  watched "$logs/selftest-every.log" "${command[@]}" --every
+  outcome "selftest: every layout of $gpus GPUs" $? "$logs/selftest-every.log"
+  watched "$logs/selftest.log" "${command[@]}" --count "${LAYOUTS:-24}"
   outcome "selftest: ${LAYOUTS:-24} random layouts on $gpus GPUs" $? "$logs/selftest.log"
 }
 
@@ -189,15 +208,15 @@ sanitizer() {
 
 for part in "${parts[@]}"; do
   case $part in
-    device) tests device_contract 120 ;;
-    ops) tests contract_ops 180 ;;
-    golden) tests golden 300 ;;
+    device) tests device_contract ;;
+    ops) tests contract_ops ;;
+    golden) tests golden ;;
     equivalence)
-      tests equivalence_layouts 300
-      tests equivalence_identity 300
+      tests equivalence_layouts
+      tests equivalence_identity
       ;;
     selftest) selftest ;;
-    trace) tests trace_test 60 ;;
+    trace) tests trace_test ;;
     runs) runs ;;
     kill) kill_one ;;
     sanitizer) sanitizer ;;
