@@ -38,7 +38,7 @@ watched() {
   pid=$!
   while kill -0 "$pid" 2> /dev/null; do
     sleep 0.2
-    (($(date +%s) - $(stat -c %Y "$log") <= ${SECONDS_EACH:-300})) || kill -KILL "$pid"
+    (($(date +%s) - $(stat -c %Y "$log") <= ${SECONDS_EACH:-300})) || kill -KILL "$pid" 2> /dev/null
   done
   wait "$pid"
 }

@@ -35,7 +35,7 @@ constexpr std::array<Verb, 7> kVerbs = {{
     {"plan", app::plan_verb, "what a run would take, without starting it: memory, program"},
     {"tokenize", app::tokenize_verb, "print the token ids of a JSONL file"},
     {"checkpoint", app::checkpoint_verb, "list, verify or export checkpoints"},
-    {"selftest", app::selftest_verb, "compare random layouts with the single process"},
+    {"selftest", app::selftest_verb, "compare layouts with the single process"},
     {"doctor", app::doctor_verb, "what this machine has for training, and what is missing"},
 }};
 

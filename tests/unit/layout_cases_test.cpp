@@ -1,4 +1,4 @@
-// Which layouts `trireme selftest` compares with the single process.
+// Which layouts `trireme selftest` compares with the single process, and what it takes for equal.
 #include "train/layout_cases.h"
 
 #include <gtest/gtest.h>
@@ -6,6 +6,9 @@
 #include <set>
 #include <string>
 #include <tuple>
+
+#include "support/backends.h"
+#include "train/layout_check.h"
 
 namespace trireme::train {
 namespace {
@@ -119,6 +122,31 @@ TEST(DrawnLayouts, TakeEveryPrecisionAndPacking) {
     EXPECT_EQ(single.master_dtype, drawn.config.master_dtype);
   }
   EXPECT_EQ(found.size(), 4u);
+}
+
+void run_in_world(int ranks, const std::function<void(int, device::Backend&)>& body) {
+  testing::TestWorld world(ranks);
+  on_ranks(ranks, [&](int rank) { body(rank, *world.open(rank)); });
+}
+
+/// Two tensor ranks, which in bf16 round otherwise; then other weights, samples and updates.
+TEST(LayoutCheck, SeesAnotherTraining) {
+  for (LayoutCase test : every_layout(2)) {
+    if (test.config.tensor_parallel_size == 1) continue;
+    SCOPED_TRACE(layout_words(test));
+    const SingleProcess alone = train_alone(test, run_in_world);
+    EXPECT_EQ(alone.rounding.gradients > 0, test.config.bf16);
+    EXPECT_TRUE(compare(test, alone, run_in_world).agree(alone.rounding));
+    LayoutCase faster = test;
+    faster.config.learning_rate *= test.config.bf16 ? 3 : 1.01;
+    const Differences updates = compare(faster, alone, run_in_world);
+    EXPECT_LT(updates.gradients, 3e-5 + 4 * alone.rounding.gradients);
+    EXPECT_FALSE(updates.agree(alone.rounding));
+    test.seed += 1;
+    const Differences all = compare(test, alone, run_in_world);
+    EXPECT_GT(all.gradients, 0.5);
+    EXPECT_FALSE(all.agree(alone.rounding));
+  }
 }
 
 }  // namespace
