@@ -19,9 +19,8 @@
 #   EXTRA   further flags of `trireme train`; the files of --profile_steps are kept in OUT, and fill
 #           the column `idle`: the share of the traced time in which no operation ran on the compute
 #           stream, of the rank that has most of it: exposed communication, and a pipeline's bubble
-#   LLMQ    LLM.Q, the native trainer: a folder with its run.sh, called with SIZE GPUS MICRO
-#           ACCUMULATION STEPS for the cases of data ranks alone, whose last line is
-#           "llmq ... : MS ms TOK tok/s per GPU TF TFLOP/s"
+#   LLMQ    LLM.Q, the native trainer: a folder of its build (bench/peers/llmq.sh), for the cases of
+#           data ranks alone
 # The table gives the median step, and the seconds from the start of our process to the end of its
 # first step; FLOP a token = 6 N (without an untied input embedding) + 6 layers hidden sequence. Memory
 # is of rank 0, in GiB: planned, and after the first step, both with context and libraries.
@@ -37,6 +36,7 @@ out=${OUT:-$work/out}
 mkdir -p "$out"
 
 . "$root/tools/open_bundle.sh"
+. "$root/bench/models.sh"
 bundle=$(open_bundle "$bundle" "$work/bundle")
 trireme=$bundle/bin/trireme
 gpus=$(count_gpus || true)
@@ -53,49 +53,6 @@ if [[ -n ${NODE:-} ]]; then
 else
   cases=${CASES:-$(default_cases)}
 fi
-
-# hidden layers heads kv_heads ffn vocabulary tied
-shape_of() {
-  local shape
-  case ${1%/*} in
-    0.5b) shape="896 24 14 2 4864 151936 true" ;;
-    1.5b) shape="1536 28 12 2 8960 151936 true" ;;
-    3b) shape="2048 36 16 2 11008 151936 true" ;;
-    7b) shape="3584 28 28 4 18944 152064 false" ;;
-    14b) shape="5120 48 40 8 13824 152064 false" ;;
-    32b) shape="5120 64 40 8 27648 152064 false" ;;
-    *) echo "gpu.sh: no model of size $1" >&2; exit 2 ;;
-  esac
-  if [[ $1 == */* ]]; then
-    awk -v depth="${1#*/}" '{ $2 = depth; print }' <<< "$shape"
-  else
-    echo "$shape"
-  fi
-}
-
-# parameters, and FLOP a token in TFLOP
-counts_of() {
-  shape_of "$1" | awk -v s=$sequence '{
-    h = $1; l = $2; kv = $4 * h / $3; f = $5; v = $6
-    block = h * h + h + 2 * (kv * h + kv) + h * h + 3 * h * f + 2 * h
-    n = l * block + h + v * h * ($7 == "true" ? 1 : 2)
-    printf "%.0f %.9f\n", n, (6 * (n - ($7 == "true" ? 0 : v * h)) + 6 * l * h * s) / 1e12 }'
-}
-
-# make_model SIZE FOLDER
-make_model() {
-  local hidden layers heads kv_heads ffn vocab tied
-  read -r hidden layers heads kv_heads ffn vocab tied < <(shape_of "$1")
-  mkdir -p "$2"
-  cat > "$2/config.json" <<JSON
-{"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": $hidden,
- "num_hidden_layers": $layers, "num_attention_heads": $heads, "num_key_value_heads": $kv_heads,
- "intermediate_size": $ffn, "vocab_size": $vocab, "tie_word_embeddings": $tied,
- "hidden_act": "silu", "max_position_embeddings": 32768, "rms_norm_eps": 1e-06,
- "rope_theta": 1000000.0, "initializer_range": 0.02, "use_sliding_window": false,
- "torch_dtype": "bfloat16"}
-JSON
-}
 
 # Rows of random tokens that every vocabulary has.
 make_data() {
@@ -194,8 +151,9 @@ peer() {
 # Tokens a second of one GPU.
 llmq() {
   local name=$5
-  "$LLMQ/run.sh" "$1" "$2" "$3" "$4" "$steps" > "$out/$name.llmq.log" 2>&1 || true
-  tail -n 1 "$out/$name.llmq.log" | sed -n 's/^llmq .* ms \([0-9.]*\) tok\/s per GPU.*/\1/p'
+  "$root/bench/peers/llmq.sh" "$LLMQ" "$1" "$2" "$3" "$4" $((warm + steps)) "$warm" \
+    > "$out/$name.llmq.log" 2>&1 || true
+  sed -n 's/^tokens a second of one GPU: //p' "$out/$name.llmq.log"
 }
 
 # GiB that the table in a log plans for the device.
