@@ -91,8 +91,12 @@ class Agent {
   int run();
 
  private:
+  void run_once();
+  void open_store();
   void start(int rank);
+  bool starts_again() const;
   void watch();
+  void pass_on(int number);
   void judge(const std::vector<Worker*>& ended);
   void kill_the_rest();
   bool all_ended() const;
@@ -107,6 +111,9 @@ class Agent {
   std::unique_ptr<store::Server> server_;
   Fd token_fd_;
   Fd control_reader_, control_writer_;
+  int restarts_ = 0;
+  bool asked_to_end_ = false;
+  // Of the ranks that run now:
   std::vector<Worker> workers_;
   std::optional<int> failure_;
   std::optional<Clock::time_point> kill_at_;
@@ -122,18 +129,24 @@ Agent::Agent(const LaunchOptions& options, const std::vector<std::string>& argum
       arguments_(arguments),
       token_(job_token()),
       job_(store::make_token().substr(0, 16)) {
+  open_store();
+  token_fd_ = token_in_memory(token_);
+  std::tie(control_reader_, control_writer_) = make_pipe();
+}
+
+void Agent::open_store() {
+  server_.reset();  // gives the port back
   store::ServerOptions server;
-  server.endpoint = {options.master_addr, options.master_port};
+  server.endpoint = {options_.master_addr, options_.master_port};
   server.identity.token = token_;
   server.identity.job = job_;
+  server.identity.epoch = static_cast<uint64_t>(restarts_);
   try {
     server_ = std::make_unique<store::Server>(server);
   } catch (const CommError& error) {
-    throw ConfigError("master_port", std::to_string(options.master_port),
+    throw ConfigError("master_port", std::to_string(options_.master_port),
                       fmt::format("{}; give another port, or none for a free one", error.what()));
   }
-  token_fd_ = token_in_memory(token_);
-  std::tie(control_reader_, control_writer_) = make_pipe();
 }
 
 void Agent::start(int rank) {
@@ -167,13 +180,29 @@ void Agent::start(int rank) {
       {kStore, store::to_string(endpoint)},
       {kTokenFile, fmt::format("/proc/self/fd/{}", token_fd_.get())},
       {kJob, job_},
-      {kEpoch, "0"},
+      {kEpoch, std::to_string(restarts_)},
       {kControl, std::to_string(control_reader_.get())},
   };
   worker.process = std::make_unique<Process>(spawn);
 }
 
 int Agent::run() {
+  run_once();
+  while (starts_again()) {
+    ++restarts_;
+    fmt::print(stderr, "trireme launch: starting all ranks again ({} of {})\n", restarts_,
+               options_.max_restarts);
+    open_store();
+    run_once();
+  }
+  return failure_.value_or(0);
+}
+
+/// Until all ranks have ended.
+void Agent::run_once() {
+  workers_.clear();
+  failure_.reset();
+  kill_at_.reset();
   workers_.reserve(static_cast<size_t>(options_.num_processes));
   for (int rank = 0; rank < options_.num_processes; ++rank) start(rank);
   while (!all_ended()) watch();
@@ -181,7 +210,11 @@ int Agent::run() {
     worker.err->drain();
     if (worker.out) worker.out->drain();
   }
-  return failure_.value_or(0);
+}
+
+bool Agent::starts_again() const {
+  return failure_ && *failure_ != kWrongInput && !asked_to_end_ &&
+         restarts_ < options_.max_restarts;
 }
 
 bool Agent::all_ended() const {
@@ -202,7 +235,7 @@ void Agent::watch() {
   if (poll(entries.data(), entries.size(), store::poll_timeout(wake)) < 0 && errno != EINTR) {
     throw_errno("poll", "workers");
   }
-  while (const auto number = signals_.next()) signal_running(*number);
+  while (const auto number = signals_.next()) pass_on(*number);
   std::vector<Worker*> ended;
   for (size_t k = 0; k < workers_.size(); ++k) {
     Worker& worker = workers_[k];
@@ -242,6 +275,11 @@ void Agent::report(const Worker& worker) {
   fmt::print(stderr, "trireme launch: rank {} (pid {}) {}{}{}\n", worker.rank,
              worker.process->pid(), worker.process->status()->words(),
              line.empty() ? "" : "; its last line: ", line);
+}
+
+void Agent::pass_on(int number) {
+  asked_to_end_ = asked_to_end_ || number != SIGUSR1;
+  signal_running(number);
 }
 
 void Agent::signal_running(int number) const {

@@ -18,6 +18,7 @@ namespace trireme::launch {
 namespace {
 
 constexpr int kMostRanks = 4096;
+constexpr int kMostRestarts = 1000000;
 constexpr std::string_view kOneNode = "there is one node";
 constexpr std::string_view kLater = "not supported yet";
 constexpr std::string_view kSeveral =
@@ -53,6 +54,7 @@ constexpr Flag kFlags[] = {
     {"hostfile"},
     {"include"},
     {"exclude"},
+    {"max_restarts"},
     {"tee"},
     {"prefix_output", kSwitch},
     {"help", kSwitch},
@@ -69,9 +71,6 @@ constexpr Flag kFlags[] = {
      "passed on"},
     {"no_python", kSwitch, Acts::ignored, "there is no Python"},
     {"run_path", kSwitch, Acts::ignored, "there is no Python"},
-    {"max_restarts", kValue, Acts::refused,
-     "not supported yet; real torchrun starts a run again, and it goes on from its last checkpoint",
-     "0"},
     {"redirects", kValue, Acts::refused, "not supported yet; --prefix_output names the ranks", "0"},
     {"local_ranks_filter", kValue, Acts::refused,
      "not supported yet; rank 0 alone prints progress"},
@@ -209,6 +208,8 @@ class Parser {
       included_ = parse_one_host(name, value);
     } else if (name == "exclude") {
       excluded_ = parse_one_host(name, value);
+    } else if (name == "max_restarts") {
+      options.max_restarts = to_int(name, value, 0, kMostRestarts);
     } else if (name == "tee") {
       if (value != "0") options.prefix_output = true;
     } else {
@@ -315,6 +316,10 @@ std::string launch_help() {
          "  --rdzv_endpoint HOST[:PORT]       both\n"
          "  --hostfile FILE                   one line 'HOST slots=N': N ranks\n"
          "  --include, --exclude HOST:0,1     devices of the ranks, one rank a device\n"
+         "  --max_restarts N                  start all ranks again after a failure, N times at "
+         "most; "
+         "a\n"
+         "                                    run goes on from its last checkpoint: 0 when absent\n"
          "  --prefix_output, --tee 3          \"[rank R] \" before each line\n\n"
          "Other flags of torchrun and deepspeed are accepted with a word on why they have no "
          "effect\n"

@@ -40,6 +40,8 @@ class Resume : public testing::Test {
   Workplace work_;
 };
 
+int lines_of(const fs::path& file) { return fs::exists(file) ? count(read_bytes(file), "\n") : 0; }
+
 void expect_losses_near(const std::vector<Json>& lines, const std::vector<Json>& reference,
                         double tolerance) {
   ASSERT_EQ(lines.size(), reference.size());
@@ -228,6 +230,33 @@ TEST_F(Resume, AFreshRunThatDiesBeforeItsRanksMeetIsNotTakenForTheEarlierOne) {
   const std::vector<Json> lines = read_metrics(out("metrics.jsonl"));
   ASSERT_EQ(lines.size(), 6U);
   EXPECT_EQ(std::vector(lines.begin(), lines.begin() + 3), first);
+}
+
+/// Once before the first checkpoint, once after it.
+TEST_F(Resume, TheLauncherStartsAKilledRunAgainAndItGoesOn) {
+  const Flags all = with(flags(2, 3, 15), {{"debug_comm_delay_ms", "10"}});
+  ASSERT_EQ(train(2, all).code, 0);
+  fs::rename(work_ / "out", work_ / "unbroken");
+  auto job = work_.start(launched(2, command("train", all), {"--max_restarts", "2"}));
+  for (const int steps : {1, 8}) {
+    const auto deadline = store::Clock::now() + kPatience;
+    while (lines_of(out("metrics.jsonl")) < steps && store::Clock::now() < deadline) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    const std::vector<int> ranks = children_of(job->process().pid());
+    ASSERT_EQ(ranks.size(), 2U) << job->err();
+    kill(ranks[static_cast<size_t>(steps) % 2], SIGKILL);
+    // The next start cuts the log, or begins it anew.
+    while (lines_of(out("metrics.jsonl")) >= steps && store::Clock::now() < deadline) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+  }
+  EXPECT_EQ(job->finish(), 0) << job->err();
+  EXPECT_EQ(count(job->err(), "starting all ranks again"), 2) << job->err();
+  EXPECT_TRUE(has(job->out(), "Continuing training from checkpoint")) << job->out();
+  EXPECT_EQ(read_metrics(out("metrics.jsonl")), read_metrics(work_ / "unbroken" / "metrics.jsonl"));
+  EXPECT_EQ(read_bytes(out("model.safetensors")),
+            read_bytes(work_ / "unbroken" / "model.safetensors"));
 }
 
 TEST_F(Resume, ARunThatIsDoneSaysSo) {

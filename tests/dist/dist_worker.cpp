@@ -121,6 +121,13 @@ int run_scenario(const std::vector<std::string>& arguments) {
     }
     return loop(rank, 10);
   }
+  if (scenario == "flaky") {  // flaky RANK CODE STARTS: fails in the first so many
+    announce(rank);
+    const char* const epoch = std::getenv("TRIREME_EPOCH");
+    if (index == argument(1) && std::atoi(epoch) < argument(3)) return argument(2);
+    fmt::print("rank {} sum {}\n", index, sum(rank, static_cast<float>(index + 1), 1000));
+    return 0;
+  }
   if (scenario == "stubborn") {  // rank 0 fails, the others do not go
     signal(SIGTERM, SIG_IGN);
     announce(rank);
@@ -150,6 +157,8 @@ int run_launch(const std::vector<std::string>& arguments) {
       options.master_port = value();
     } else if (arguments[i] == "--grace") {
       options.grace = std::chrono::milliseconds(value());
+    } else if (arguments[i] == "--restarts") {
+      options.max_restarts = value();
     } else if (arguments[i] == "--prefix") {
       options.prefix_output = true;
     } else if (arguments[i] == "--program") {

@@ -68,6 +68,45 @@ TEST(Launch, ExitsWith128AndTheSignalOfAKilledRank) {
       << job.err();
 }
 
+constexpr std::string_view kAgain = "starting all ranks again";
+
+int restarts_of(const Running& job) {
+  int found = 0;
+  for (size_t at = 0; (at = job.err().find(kAgain, at)) != std::string::npos; ++at) ++found;
+  return found;
+}
+
+TEST(Launch, StartsAllRanksAgainAfterAFailure) {
+  const std::string port = std::to_string(free_port());
+  Running job(DIST_WORKER,
+              launch_arguments(3, {"flaky", "1", "7", "2"}, {"--restarts", "2", "--port", port}));
+  EXPECT_EQ(job.finish(), 0) << job.err();
+  EXPECT_EQ(restarts_of(job), 2) << job.err();
+  for (const int rank : {0, 1, 2}) {
+    EXPECT_TRUE(has(job.out(), fmt::format("rank {} sum 6\n", rank))) << job.out();
+  }
+}
+
+TEST(Launch, GivesUpWhenRestartsAreUsedUp) {
+  Running job(DIST_WORKER, launch_arguments(2, {"flaky", "1", "7", "2"}, {"--restarts", "1"}));
+  EXPECT_EQ(job.finish(), 7) << job.err();
+  EXPECT_EQ(restarts_of(job), 1) << job.err();
+}
+
+TEST(Launch, WhatAnotherStartCannotMendIsNotTriedAgain) {
+  Running job(DIST_WORKER, launch_arguments(2, {"flaky", "1", "2", "2"}, {"--restarts", "5"}));
+  EXPECT_EQ(job.finish(), 2) << job.err();
+  EXPECT_EQ(restarts_of(job), 0) << job.err();
+}
+
+TEST(Launch, ASignalToEndIsTheEnd) {
+  Running job(DIST_WORKER, launch_arguments(2, {"idle"}, {"--restarts", "5"}));
+  read_pids(job, 2);
+  job.process().signal(SIGTERM);
+  EXPECT_EQ(job.finish(), 128 + SIGTERM);
+  EXPECT_EQ(restarts_of(job), 0) << job.err();
+}
+
 TEST(Launch, KillsRanksThatDoNotGo) {
   Running job(DIST_WORKER, launch_arguments(3, {"stubborn"}, {"--grace", "100"}));
   EXPECT_EQ(job.finish(), 3) << job.err();

@@ -28,10 +28,11 @@ bool starts(const std::string& text, std::string_view begin) { return text.start
 TEST(LaunchFlags, OfTorchrunAreHonoured) {
   const LaunchRequest request =
       parse({"--nnodes=1:1", "--nproc-per-node", "8", "--rdzv_backend=c10d",
-             "--rdzv_endpoint=node7:29400", "--node_rank", "0", "--max-restarts", "0", "-t", "3"});
+             "--rdzv_endpoint=node7:29400", "--node_rank", "0", "--max-restarts", "3", "-t", "3"});
   EXPECT_EQ(request.options.num_processes, 8);
   EXPECT_EQ(request.options.master_addr, "node7");
   EXPECT_EQ(request.options.master_port, 29400);
+  EXPECT_EQ(request.options.max_restarts, 3);
   EXPECT_TRUE(request.options.prefix_output);
   EXPECT_EQ(request.command, (Words{"train", "--bf16"}));
   EXPECT_EQ(request.notices, Words{});
@@ -79,7 +80,7 @@ TEST(LaunchFlags, ThatCannotBeDoneAreRefusedByName) {
     const std::string sentence = refusal(words);
     EXPECT_NE(sentence.find("real torchrun starts them already"), std::string::npos) << sentence;
   }
-  EXPECT_TRUE(starts(refusal({"--max_restarts", "3"}), "max_restarts = 3: not supported yet; "));
+  EXPECT_TRUE(starts(refusal({"--max_restarts", "-1"}), "max_restarts = -1: give a whole number"));
   EXPECT_TRUE(starts(refusal({"--redirects", "3"}), "redirects = 3: not supported yet; "));
   EXPECT_TRUE(starts(refusal({"--autotuning", "run"}), "autotuning = run: not supported; "));
   EXPECT_TRUE(starts(refusal({"-m"}), "module = given: there is no Python"));
