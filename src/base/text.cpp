@@ -127,6 +127,16 @@ std::string printable(std::string_view text, size_t max_bytes) {
   return result;
 }
 
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find(separator, at), text.size());
+    parts.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return parts;
+}
+
 std::string join_some(std::span<const std::string> items, size_t max_items) {
   std::string result;
   for (size_t i = 0; i < items.size(); ++i) {

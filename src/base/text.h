@@ -30,6 +30,9 @@ bool is_utf8(std::string_view text);
 /// UTF-8 become '?', and it is cut to `max_bytes` with "...".
 std::string printable(std::string_view text, size_t max_bytes = 120);
 
+/// The parts between the separators; of "" one, which is empty.
+std::vector<std::string_view> split(std::string_view text, char separator);
+
 /// "a, b, c and 4 more".
 std::string join_some(std::span<const std::string> items, size_t max_items);
 

@@ -287,12 +287,10 @@ bool is_neutral(const std::vector<Json>& neutral, const Json& value) {
 std::vector<int64_t> parse_block_counts(std::string_view text) {
   std::vector<int64_t> counts;
   if (text.empty() || is_none(text)) return counts;
-  for (size_t at = 0; at <= text.size();) {
-    const size_t comma = std::min(text.find(',', at), text.size());
-    const std::optional<int64_t> count = parse_integer(trimmed(text.substr(at, comma - at)));
+  for (const std::string_view part : split(text, ',')) {
+    const std::optional<int64_t> count = parse_integer(trimmed(part));
     if (!count || *count < 0) throw BadValue("expects numbers of blocks, as 4,5,5,4");
     counts.push_back(*count);
-    at = comma + 1;
   }
   return counts;
 }

@@ -12,6 +12,8 @@
 #include <array>
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
+#include <filesystem>
 #include <memory>
 #include <optional>
 
@@ -85,6 +87,19 @@ Fd token_in_memory(const std::string& token) {
   return fd;
 }
 
+Fd open_log(const std::filesystem::path& folder, const char* name) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  const std::filesystem::path file = folder / name;
+  Fd fd(open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (!fd.valid()) {
+    throw ConfigError("log_dir", file.string(),
+                      fmt::format("it cannot be written ({}); give another folder",
+                                  error ? error.message() : std::strerror(errno)));
+  }
+  return fd;
+}
+
 class Agent {
  public:
   Agent(const LaunchOptions& options, const std::vector<std::string>& arguments);
@@ -93,6 +108,8 @@ class Agent {
  private:
   void run_once();
   void open_store();
+  bool is_logged(int rank, int stream) const;
+  std::unique_ptr<WorkerOutput> output_of(int rank, int stream, Fd reader) const;
   void start(int rank);
   bool starts_again() const;
   void watch();
@@ -149,22 +166,41 @@ void Agent::open_store() {
   }
 }
 
+bool Agent::is_logged(int rank, int stream) const {
+  return ((options_.redirected.of(rank) | options_.teed.of(rank)) & stream) != 0;
+}
+
+std::unique_ptr<WorkerOutput> Agent::output_of(int rank, int stream, Fd reader) const {
+  const bool is_error = stream == kStandardError;
+  const bool shown = (options_.redirected.of(rank) & stream) == 0 &&
+                     (options_.shown_ranks.empty() || options_.shown_ranks.contains(rank));
+  const int to = is_error ? STDERR_FILENO : STDOUT_FILENO;
+  Fd log;
+  if (is_logged(rank, stream)) {
+    log = open_log(fmt::format("{}/{}/attempt_{}/{}", options_.log_dir, job_, restarts_, rank),
+                   is_error ? "stderr.log" : "stdout.log");
+  }
+  const bool prefixed = options_.prefix_output;
+  return std::make_unique<WorkerOutput>(std::move(reader), shown ? to : -1,
+                                        prefixed ? fmt::format("[rank {}] ", rank) : "",
+                                        std::move(log));
+}
+
 void Agent::start(int rank) {
   Worker& worker = workers_.emplace_back();
   worker.rank = rank;
-  const std::string prefix = options_.prefix_output ? fmt::format("[rank {}] ", rank) : "";
   SpawnOptions spawn;
   spawn.program = options_.program.empty() ? own_program() : options_.program;
   spawn.arguments = arguments_;
   auto [err_reader, err_writer] = make_pipe();
   spawn.standard_error = err_writer.get();
-  worker.err = std::make_unique<WorkerOutput>(std::move(err_reader), STDERR_FILENO, prefix);
+  worker.err = output_of(rank, kStandardError, std::move(err_reader));
   Fd out_writer;
-  if (options_.prefix_output) {
+  if (options_.prefix_output || !options_.shown_ranks.empty() || is_logged(rank, kStandardOutput)) {
     auto [reader, writer] = make_pipe();
     out_writer = std::move(writer);
     spawn.standard_output = out_writer.get();
-    worker.out = std::make_unique<WorkerOutput>(std::move(reader), STDOUT_FILENO, prefix);
+    worker.out = output_of(rank, kStandardOutput, std::move(reader));
   }
   const store::Endpoint endpoint = server_->endpoint();
   const std::string size = std::to_string(options_.num_processes);
@@ -187,6 +223,9 @@ void Agent::start(int rank) {
 }
 
 int Agent::run() {
+  if (options_.redirected.any() || options_.teed.any()) {
+    fmt::print(stderr, "trireme launch: logs of the ranks are in {}/{}\n", options_.log_dir, job_);
+  }
   run_once();
   while (starts_again()) {
     ++restarts_;
@@ -270,7 +309,7 @@ void Agent::report(const Worker& worker) {
   worker.err->drain();
   if (worker.out) worker.out->drain();
   // Who leaves by itself has just said why.
-  const bool shown = !worker.process->status()->signaled;
+  const bool shown = !worker.process->status()->signaled && worker.err->is_shown();
   const std::string line = shown ? "" : worker.last_line();
   fmt::print(stderr, "trireme launch: rank {} (pid {}) {}{}{}\n", worker.rank,
              worker.process->pid(), worker.process->status()->words(),

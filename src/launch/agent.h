@@ -2,6 +2,8 @@
 #pragma once
 
 #include <chrono>
+#include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -10,12 +12,31 @@ namespace trireme::launch {
 /// The exit code of a rank whose settings or data are wrong.
 inline constexpr int kWrongInput = 2;
 
+/// Standard output (1), standard error (2), both (3) or neither (0), of each rank.
+struct Streams {
+  int of_all = 0;
+  std::map<int, int> of_rank;  // instead
+
+  int of(int rank) const {
+    const auto found = of_rank.find(rank);
+    return found == of_rank.end() ? of_all : found->second;
+  }
+  bool any() const { return of_all != 0 || !of_rank.empty(); }
+};
+inline constexpr int kStandardOutput = 1;
+inline constexpr int kStandardError = 2;
+
 struct LaunchOptions {
   int num_processes = 1;                  // --nproc_per_node
   std::string master_addr = "127.0.0.1";  // interface of the store
   int master_port = 0;                    // 0: a free one
   /// Starts each line of a rank with "[rank R] ". Otherwise standard output goes straight through.
   bool prefix_output = false;
+  /// Where streams are written that are `redirected`, and not shown, or `teed`, and shown as well:
+  /// log_dir/JOB/attempt_N/RANK/stdout.log and stderr.log, N the number of the restart.
+  std::string log_dir;
+  Streams redirected, teed;
+  std::set<int> shown_ranks;  // whose streams are shown at all; empty: all
   /// How often all ranks are started again after one of them failed.
   int max_restarts = 0;
   /// After one rank died the others get SIGTERM, and SIGKILL so much later.

@@ -56,6 +56,10 @@ constexpr Flag kFlags[] = {
     {"exclude"},
     {"max_restarts"},
     {"tee"},
+    {"redirects"},
+    {"log_dir"},
+    {"local_ranks_filter"},
+    {"enable_each_rank_log"},
     {"prefix_output", kSwitch},
     {"help", kSwitch},
     // torchrun
@@ -65,15 +69,11 @@ constexpr Flag kFlags[] = {
     {"role", kValue, Acts::ignored, "all ranks are alike"},
     {"monitor_interval", kValue, Acts::ignored, "the end of a rank is seen at once"},
     {"start_method", kValue, Acts::ignored, "ranks are processes of their own"},
-    {"log_dir", kValue, Acts::ignored, "no log files are written; --prefix_output names the ranks"},
     {"signals_to_handle", kValue, Acts::ignored,
      "SIGTERM, SIGINT, SIGHUP, SIGQUIT and SIGUSR1 are "
      "passed on"},
     {"no_python", kSwitch, Acts::ignored, "there is no Python"},
     {"run_path", kSwitch, Acts::ignored, "there is no Python"},
-    {"redirects", kValue, Acts::refused, "not supported yet; --prefix_output names the ranks", "0"},
-    {"local_ranks_filter", kValue, Acts::refused,
-     "not supported yet; rank 0 alone prints progress"},
     {"numa_binding", kValue, Acts::refused, kLater, "none"},
     {"module", kSwitch, Acts::refused, "there is no Python"},
     // deepspeed
@@ -91,8 +91,6 @@ constexpr Flag kFlags[] = {
     {"autotuning", kValue, Acts::refused, "not supported; `trireme plan` says what a layout takes"},
     {"bind_cores_to_rank", kSwitch, Acts::refused, kLater},
     {"bind_core_list", kValue, Acts::refused, kLater},
-    {"enable_each_rank_log", kValue, Acts::refused,
-     "not supported yet; --prefix_output names the ranks", "None"},
 };
 
 /// Short flags of torchrun (t, r) and deepspeed (H, i, e).
@@ -108,6 +106,22 @@ int to_int(std::string_view name, std::string_view text, int low, int high) {
                       fmt::format("give a whole number from {} to {}", low, high));
   }
   return value;
+}
+
+/// torchrun's words: "3" for all ranks, or "0:3,1:2" by rank.
+Streams to_streams(std::string_view name, std::string_view text) {
+  constexpr int kBoth = kStandardOutput | kStandardError;
+  Streams streams;
+  if (text.find(':') == std::string_view::npos) {
+    streams.of_all = to_int(name, text, 0, kBoth);
+    return streams;
+  }
+  for (const std::string_view part : split(text, ',')) {
+    const size_t colon = std::min(part.find(':'), part.size());
+    const int rank = to_int(name, part.substr(0, colon), 0, kMostRanks - 1);
+    streams.of_rank[rank] = to_int(name, part.substr(std::min(colon + 1, part.size())), 0, kBoth);
+  }
+  return streams;
 }
 
 const Flag& find_flag(std::string_view name) {
@@ -144,6 +158,7 @@ class Parser {
                         "there is no Python; give the verb `train` in its place");
     }
     settle_processes();
+    settle_logs();
     return std::move(request_);
   }
 
@@ -210,11 +225,46 @@ class Parser {
       excluded_ = parse_one_host(name, value);
     } else if (name == "max_restarts") {
       options.max_restarts = to_int(name, value, 0, kMostRestarts);
-    } else if (name == "tee") {
-      if (value != "0") options.prefix_output = true;
-    } else {
+    } else if (name == "prefix_output") {
       options.prefix_output = true;
+    } else {
+      read_output_flag(name, value);
     }
+  }
+
+  void read_output_flag(const std::string& name, const std::string& value) {
+    LaunchOptions& options = request_.options;
+    if (name == "tee") {
+      options.teed = to_streams(name, value);
+      options.prefix_output = options.prefix_output || options.teed.any();
+    } else if (name == "redirects") {
+      options.redirected = to_streams(name, value);
+    } else if (name == "log_dir") {
+      options.log_dir = value;
+    } else if (name == "local_ranks_filter") {
+      for (const std::string_view rank : split(value, ',')) {
+        options.shown_ranks.insert(to_int(name, rank, 0, kMostRanks - 1));
+      }
+    } else if (value != "None") {  // deepspeed's enable_each_rank_log
+      options.log_dir = value;
+      options.redirected.of_all = kStandardOutput | kStandardError;
+    }
+  }
+
+  /// Nowhere to write to: torchrun takes a temporary folder, which nobody finds.
+  void settle_logs() {
+    LaunchOptions& options = request_.options;
+    if (!options.log_dir.empty()) {
+      if (!options.redirected.any() && !options.teed.any()) {
+        request_.notices.push_back(
+            "log_dir has no effect: --tee 3 or --redirects 3 writes the ranks' logs there");
+      }
+      return;
+    }
+    if (options.redirected.any()) {
+      throw ConfigError("redirects", "given", "give --log_dir, the folder of the logs, as well");
+    }
+    options.teed = {};  // it still names the ranks
   }
 
   void read_processes(const std::string& name, const std::string& value) {
@@ -320,7 +370,13 @@ std::string launch_help() {
          "most; "
          "a\n"
          "                                    run goes on from its last checkpoint: 0 when absent\n"
-         "  --prefix_output, --tee 3          \"[rank R] \" before each line\n\n"
+         "  --prefix_output                   \"[rank R] \" before each line\n"
+         "  --log_dir DIR --tee 3             and each rank's output in files as well; --redirects "
+         "3:\n"
+         "                                    in files alone; 1 standard output, 2 standard error, "
+         "3\n"
+         "                                    both, 0:3,1:2 by rank\n"
+         "  --local_ranks_filter 0,1          shows the output of these ranks alone\n\n"
          "Other flags of torchrun and deepspeed are accepted with a word on why they have no "
          "effect\n"
          "on one node, or refused by name.\n";

@@ -14,10 +14,18 @@ namespace {
 constexpr size_t kLongestLine = 64u << 10;
 constexpr size_t kLongestLast = 1000;
 
+void write_all(int to, std::string_view bytes) {
+  for (std::string_view left = bytes; to >= 0 && !left.empty();) {
+    const ssize_t written = write(to, left.data(), left.size());
+    if (written < 0 && errno != EINTR && errno != EAGAIN) return;  // nobody reads any more
+    if (written > 0) left.remove_prefix(static_cast<size_t>(written));
+  }
+}
+
 }  // namespace
 
-WorkerOutput::WorkerOutput(store::Fd from, int to, std::string prefix)
-    : from_(std::move(from)), to_(to), prefix_(std::move(prefix)) {
+WorkerOutput::WorkerOutput(store::Fd from, int to, std::string prefix, store::Fd log)
+    : from_(std::move(from)), to_(to), prefix_(std::move(prefix)), log_(std::move(log)) {
   if (fcntl(from_.get(), F_SETFL, O_NONBLOCK) != 0) throw_errno("fcntl", "worker output");
 }
 
@@ -26,11 +34,7 @@ void WorkerOutput::pass_on(std::string_view line) {
   if (!text.empty()) last_line_ = text.substr(0, kLongestLast);
   std::string bytes = prefix_ + std::string(line);
   if (!prefix_.empty() && bytes.back() != '\n') bytes += '\n';
-  for (std::string_view left = bytes; !left.empty();) {
-    const ssize_t written = write(to_, left.data(), left.size());
-    if (written < 0 && errno != EINTR && errno != EAGAIN) return;  // nobody reads any more
-    if (written > 0) left.remove_prefix(static_cast<size_t>(written));
-  }
+  write_all(to_, bytes);
 }
 
 bool WorkerOutput::read_once() {
@@ -41,6 +45,7 @@ bool WorkerOutput::read_once() {
     from_.reset();
     return false;
   }
+  write_all(log_.get(), {bytes, static_cast<size_t>(got)});
   pending_.append(bytes, static_cast<size_t>(got));
   size_t begin = 0;
   for (size_t end; (end = pending_.find('\n', begin)) != std::string::npos; begin = end + 1) {

@@ -9,12 +9,13 @@ namespace trireme::launch {
 
 class WorkerOutput {
  public:
-  /// Lines read from `from` go to descriptor `to`, each after `prefix`, whole: lines of several
-  /// workers do not mix.
-  WorkerOutput(store::Fd from, int to, std::string prefix);
+  /// Lines read from `from` go to descriptor `to` (-1: nowhere), each after `prefix`, whole: lines
+  /// of several workers do not mix. What is read goes to `log` as it is, where there is one.
+  WorkerOutput(store::Fd from, int to, std::string prefix, store::Fd log = {});
 
   /// -1 once it has ended.
   int fd() const { return from_.get(); }
+  bool is_shown() const { return to_ >= 0; }
   /// Passes on what is there.
   void read_some();
   /// Passes on all that is there now, and an unfinished line.
@@ -29,6 +30,7 @@ class WorkerOutput {
   store::Fd from_;
   const int to_;
   const std::string prefix_;
+  const store::Fd log_;
   std::string pending_;
   std::string last_line_;
 };

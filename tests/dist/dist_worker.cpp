@@ -159,6 +159,14 @@ int run_launch(const std::vector<std::string>& arguments) {
       options.grace = std::chrono::milliseconds(value());
     } else if (arguments[i] == "--restarts") {
       options.max_restarts = value();
+    } else if (arguments[i] == "--logs") {
+      options.log_dir = arguments.at(++i);
+    } else if (arguments[i] == "--redirected") {
+      options.redirected.of_all = value();
+    } else if (arguments[i] == "--teed") {
+      options.teed.of_all = value();
+    } else if (arguments[i] == "--shown") {
+      options.shown_ranks = {value()};
     } else if (arguments[i] == "--prefix") {
       options.prefix_output = true;
     } else if (arguments[i] == "--program") {

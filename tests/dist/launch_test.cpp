@@ -6,10 +6,13 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include "base/error.h"
 #include "dist/processes.h"
+#include "support/temp_folder.h"
 
 namespace trireme::test {
 namespace {
@@ -46,6 +49,56 @@ TEST(Launch, PrefixesLinesWhenAsked) {
   EXPECT_EQ(job.finish(), 0) << job.err();
   EXPECT_TRUE(has(job.out(), "[rank 0] rank 0 sum 3\n")) << job.out();
   EXPECT_TRUE(has(job.out(), "[rank 1] rank 1 sum 3\n")) << job.out();
+}
+
+/// What lies at PATH in the folder of the one job that has logs in `folder`.
+std::string log_of(const TempFolder& folder, const std::string& path) {
+  const std::filesystem::directory_iterator jobs(folder.path());
+  std::ifstream file(jobs->path() / path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+TEST(Launch, KeepsTheOutputOfEachRank) {
+  const TempFolder folder;
+  Running job(DIST_WORKER, launch_arguments(2, {"flaky", "1", "7", "1"},
+                                            {"--restarts", "1", "--logs", folder.path(), "--teed",
+                                             "3", "--prefix"}));
+  EXPECT_EQ(job.finish(), 0) << job.err();
+  EXPECT_TRUE(has(job.out(), "[rank 1] rank 1 sum 3\n")) << job.out();
+  EXPECT_TRUE(has(job.err(), "logs of the ranks are in")) << job.err();
+  EXPECT_TRUE(has(log_of(folder, "attempt_0/1/stdout.log"), "rank 1 pid "));
+  EXPECT_FALSE(has(log_of(folder, "attempt_0/1/stdout.log"), "sum"));
+  for (const int rank : {0, 1}) {
+    EXPECT_TRUE(has(log_of(folder, fmt::format("attempt_1/{}/stdout.log", rank)),
+                    fmt::format("\nrank {} sum 3\n", rank)));
+  }
+}
+
+TEST(Launch, ShowsTheLastLineOfARankWhoseOutputIsInAFileAlone) {
+  const TempFolder folder;
+  Running job(DIST_WORKER, launch_arguments(3, {"exit", "2", "7"},
+                                            {"--logs", folder.path(), "--redirected", "3"}));
+  EXPECT_EQ(job.finish(), 7);
+  EXPECT_EQ(job.out(), "");
+  EXPECT_FALSE(has(job.err(), "first\n")) << job.err();
+  EXPECT_TRUE(has(job.err(), "exited with code 7; its last line: last words of rank 2\n"))
+      << job.err();
+  EXPECT_EQ(log_of(folder, "attempt_0/2/stderr.log"), "first\nlast words of rank 2\n");
+}
+
+TEST(Launch, ShowsSomeRanksAlone) {
+  Running job(DIST_WORKER, launch_arguments(3, {"sum"}, {"--shown", "1"}));
+  EXPECT_EQ(job.finish(), 0) << job.err();
+  EXPECT_EQ(job.out(), "rank 1 sum 6\n");
+}
+
+TEST(Launch, AFolderOfLogsThatCannotBeWrittenIsNamed) {
+  const TempFolder folder;
+  std::ofstream(folder / "file") << "x";
+  Running job(DIST_WORKER,
+              launch_arguments(1, {"sum"}, {"--logs", folder / "file", "--redirected", "3"}));
+  EXPECT_EQ(job.finish(), 2);
+  EXPECT_TRUE(has(job.err(), "log_dir = ")) << job.err();
 }
 
 TEST(Launch, ExitsWithTheCodeOfTheFirstThatFailedAndNamesIt) {

@@ -63,12 +63,34 @@ TEST(LaunchFlags, OfDeepspeedAreHonoured) {
   EXPECT_EQ(parse({"-H", hosts, "--exclude", "localhost:1"}).visible_devices, "0,2");
 }
 
+TEST(LaunchFlags, OfLogsAreHonoured) {
+  const auto options = [](const Words& words) { return parse(words).options; };
+  const LaunchOptions teed = options({"--log_dir", "logs", "--tee", "3"});
+  EXPECT_EQ(teed.log_dir, "logs");
+  EXPECT_EQ(teed.teed.of(7), 3);
+  EXPECT_TRUE(teed.prefix_output);
+  const LaunchOptions some = options({"-r", "0:1,2:3", "--log-dir=logs"});
+  EXPECT_EQ(some.redirected.of(0), kStandardOutput);
+  EXPECT_EQ(some.redirected.of(1), 0);
+  EXPECT_EQ(some.redirected.of(2), 3);
+  EXPECT_EQ(options({"--local_ranks_filter", "0,3"}).shown_ranks, (std::set{0, 3}));
+  const LaunchOptions each = options({"--enable_each_rank_log", "logs"});
+  EXPECT_EQ(each.log_dir, "logs");
+  EXPECT_EQ(each.redirected.of(1), 3);
+  EXPECT_FALSE(options({"--enable_each_rank_log", "None"}).redirected.any());
+  EXPECT_FALSE(options({"--tee", "3"}).teed.any());  // no folder: the prefix alone
+  EXPECT_TRUE(starts(refusal({"--redirects", "3"}), "redirects = given: give --log_dir"));
+  EXPECT_TRUE(starts(refusal({"--tee", "4"}), "tee = 4: give a whole number from 0 to 3"));
+  EXPECT_TRUE(starts(refusal({"--tee", "0:1,1"}), "tee = : give a whole number"));
+  EXPECT_TRUE(starts(refusal({"--local_ranks_filter", "a"}), "local_ranks_filter = a: give a"));
+}
+
 TEST(LaunchFlags, WithoutEffectAreReported) {
-  EXPECT_EQ(parse({"--rdzv_id=7", "--no_python", "--log_dir", "logs"}).notices,
-            (Words{"rdzv_id has no effect: there is one node",
-                   "no_python has no effect: there is no Python",
-                   "log_dir has no effect: no log files are written; --prefix_output names the "
-                   "ranks"}));
+  EXPECT_EQ(
+      parse({"--rdzv_id=7", "--no_python", "--log_dir", "logs"}).notices,
+      (Words{"rdzv_id has no effect: there is one node",
+             "no_python has no effect: there is no Python",
+             "log_dir has no effect: --tee 3 or --redirects 3 writes the ranks' logs there"}));
 }
 
 TEST(LaunchFlags, ThatCannotBeDoneAreRefusedByName) {
@@ -81,7 +103,6 @@ TEST(LaunchFlags, ThatCannotBeDoneAreRefusedByName) {
     EXPECT_NE(sentence.find("real torchrun starts them already"), std::string::npos) << sentence;
   }
   EXPECT_TRUE(starts(refusal({"--max_restarts", "-1"}), "max_restarts = -1: give a whole number"));
-  EXPECT_TRUE(starts(refusal({"--redirects", "3"}), "redirects = 3: not supported yet; "));
   EXPECT_TRUE(starts(refusal({"--autotuning", "run"}), "autotuning = run: not supported; "));
   EXPECT_TRUE(starts(refusal({"-m"}), "module = given: there is no Python"));
   EXPECT_TRUE(starts(refusal({"--rdzv_backend", "etcd"}), "rdzv_backend = etcd: not supported"));
