@@ -86,12 +86,17 @@ void append_model_and_data(Rows& rows) {
 
   const auto data = OptionGroup::data;
   rows.push_back(path("data_path", data, &RunConfig::data_path,
-                      "JSONL file of {\"text\"} or {\"input_ids\", \"labels\"} rows")
+                      "JSONL file of {\"text\"}, {\"prompt\", \"completion\"} or "
+                      "{\"input_ids\", \"labels\"} rows")
                      .also({"train_file"}));
   rows.push_back(path("eval_path", data, &RunConfig::eval_path, "JSONL file to evaluate on")
                      .also({"validation_file"}));
   rows.push_back(field("on_long", data, &RunConfig::on_long,
                        "what happens to samples longer than max_seq_length"));
+  rows.push_back(field("completion_only_loss", data, &RunConfig::completion_only_loss,
+                       "of rows with a prompt, train the completion alone, not the prompt; auto: "
+                       "so it is where there are prompts")
+                     .unset_as("auto"));
   append_packing(rows);
   rows.push_back(field("train_sampling_strategy", data, &RunConfig::train_sampling_strategy,
                        "order of the samples within an epoch")

@@ -43,12 +43,10 @@ void append_data(Rows& rows) {
                              "lengths are counted while the rows are checked"));
   rows.push_back(meaningless("padding_free", group, kBool, kNoPadding));
   rows.push_back(meaningless("pad_to_multiple_of", group, kInt, kNoPadding));
-  rows.push_back(refused("completion_only_loss", group, kBool, {false},
-                         "not supported yet; give rows of input_ids and labels"));
   rows.push_back(refused("assistant_only_loss", group, kBool, {false},
                          "not supported yet; give rows of input_ids and labels"));
   rows.push_back(refused("train_on_prompt", group, kBool, {false},
-                         "not supported yet; give rows of input_ids and labels"));
+                         "completion_only_loss = false says so of rows with a prompt"));
   rows.push_back(refused("mask_history", group, kBool, {false},
                          "not supported yet; give rows of input_ids and labels"));
   rows.push_back(refused("streaming", group, kBool, {false}, kLater));

@@ -111,6 +111,7 @@ struct RunConfig {
   std::string output_dir = "trainer_output";
   int64_t max_seq_length = 0;  // 0: the model's, at most 4096 (filled by resolve)
   OnLong on_long = OnLong::truncate;
+  std::optional<bool> completion_only_loss;  // unset: of rows with a prompt
   bool packing = false;
   PackingStrategy packing_strategy = PackingStrategy::best_fit;
   std::optional<bool> eval_packing;  // as `packing` (filled by resolve)

@@ -31,16 +31,42 @@ int64_t num_trained(std::span<const int32_t> labels) {
   return std::ssize(labels) - 1 - std::count(labels.begin() + 1, labels.end(), kNotTrained);
 }
 
-// Appends the tokens of rows of text; scratch of one thread.
+// Appends the tokens of rows of text, and labels where a prompt is not trained; scratch of one
+// thread.
 class TextRows {
  public:
-  TextRows(const tokenizer::Tokenizer& tokenizer, int64_t vocab_size)
-      : encoder_(tokenizer), eos_(*tokenizer.eos_id()), vocab_size_(vocab_size) {}
+  TextRows(RowShape shape, const tokenizer::Tokenizer& tokenizer, const DatasetOptions& options)
+      : parser_(shape),
+        masks_prompt_(shape == RowShape::prompt && options.completion_only.value_or(true)),
+        encoder_(tokenizer),
+        eos_(*tokenizer.eos_id()),
+        vocab_size_(options.vocab_size) {}
 
-  int64_t parse(std::string_view line, int64_t number, std::vector<int32_t>* tokens) {
+  int64_t parse_text(std::string_view line, int64_t number, std::vector<int32_t>* tokens) {
+    return encode(parser_.parse_text(line, number), number, tokens);
+  }
+
+  int64_t parse_prompted(std::string_view line, int64_t number, std::vector<int32_t>* tokens) {
+    const auto [prompt, completion] = parser_.parse_prompted(line, number);
+    text_.assign(prompt).append(completion);
+    const size_t begin = tokens->size();
+    const int64_t size = encode(text_, number, tokens);
+    if (!masks_prompt_) return size;
+    prompt_.clear();
+    encoder_.encode(prompt, true, &prompt_);
+    tokens->resize(begin + 2 * static_cast<size_t>(size));
+    const auto ids = tokens->begin() + static_cast<int64_t>(begin);
+    const auto labels = std::copy_n(ids, size, ids + size) - size;
+    const auto border = std::mismatch(ids, ids + size, prompt_.begin(), prompt_.end()).first;
+    std::fill(labels, labels + (border - ids), kNotTrained);
+    return size;
+  }
+
+ private:
+  int64_t encode(std::string_view text, int64_t number, std::vector<int32_t>* tokens) {
     const size_t begin = tokens->size();
     try {
-      encoder_.encode(parser_.parse_text(line, number), true, tokens);
+      encoder_.encode(text, true, tokens);
     } catch (const DataError& error) {
       throw LineError(number, error.what());
     }
@@ -48,22 +74,24 @@ class TextRows {
     const int32_t largest =
         *std::max_element(tokens->begin() + static_cast<int64_t>(begin), tokens->end());
     if (largest >= vocab_size_) {
-      throw LineError(number, fmt::format("\"text\" has token {}, not in 0..{} (the vocabulary of "
+      throw LineError(number, fmt::format("its text has token {}, not in 0..{} (the vocabulary of "
                                           "the model): the tokenizer is another model's",
                                           largest, vocab_size_ - 1));
     }
     return static_cast<int64_t>(tokens->size() - begin);
   }
 
- private:
-  RowParser parser_{RowShape::text};
+  RowParser parser_;
+  const bool masks_prompt_;
   tokenizer::Encoder encoder_;
-  int32_t eos_;
-  int64_t vocab_size_;
+  const int32_t eos_;
+  const int64_t vocab_size_;
+  std::string text_;
+  std::vector<int32_t> prompt_;
 };
 
 std::optional<tokenizer::Tokenizer> load_tokenizer(RowShape shape, const DatasetOptions& options) {
-  if (shape != RowShape::text) return std::nullopt;
+  if (shape == RowShape::ids) return std::nullopt;
   auto result = tokenizer::Tokenizer::load(options.tokenizer_folder);
   if (!result.eos_id()) {
     throw ConfigError(fmt::format("{}: names no 'eos_token', which must end every text; add it",
@@ -184,6 +212,12 @@ Dataset Dataset::load(const std::filesystem::path& path, const DatasetOptions& o
   check(options.vocab_size > 0 && options.max_seq_length > 0, "a data set without limits");
   const JsonlFile file(path);
   const RowShape shape = detect_row_shape(file);
+  if (options.completion_only == true && shape != RowShape::prompt) {
+    throw ConfigError("completion_only_loss", "true",
+                      fmt::format("the rows of {} have no prompts; give rows of \"prompt\" and "
+                                  "\"completion\", or leave it out",
+                                  path.string()));
+  }
   const auto tokenizer = load_tokenizer(shape, options);
   std::vector<Chunk> chunks(static_cast<size_t>(file.num_chunks()));
   const DatasetOptions of_rows = options.wrapped ? without_limit(options) : options;
@@ -200,10 +234,11 @@ Dataset Dataset::load(const std::filesystem::path& path, const DatasetOptions& o
       };
     };
     using Tokens = std::vector<int32_t>*;
-    if (shape == RowShape::text) {
-      const auto rows = std::make_shared<TextRows>(*tokenizer, options.vocab_size);
-      return each_row([rows](std::string_view line, int64_t number, Tokens tokens) {
-        return rows->parse(line, number, tokens);
+    if (shape != RowShape::ids) {
+      const auto rows = std::make_shared<TextRows>(shape, *tokenizer, options);
+      return each_row([rows, shape](std::string_view line, int64_t number, Tokens tokens) {
+        return shape == RowShape::text ? rows->parse_text(line, number, tokens)
+                                       : rows->parse_prompted(line, number, tokens);
       });
     }
     const auto parser = std::make_shared<RowParser>(shape);

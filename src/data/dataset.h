@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -17,6 +18,9 @@ struct DatasetOptions {
   int64_t vocab_size = 0;      // of the model; every id must be below
   int64_t max_seq_length = 0;  // tokens of the longest sample
   config::OnLong on_long = config::OnLong::truncate;
+  /// Of rows with a prompt: true trains the completion alone, false both. nullopt: the completion;
+  /// else there must be prompts for it.
+  std::optional<bool> completion_only;
   /// The tokens of all rows, with their labels, laid end to end and cut into blocks of
   /// max_seq_length, each a sample; the last block has what is left. No row is too long then, and
   /// `on_long` is not asked.
@@ -36,7 +40,9 @@ struct DatasetCounts {
 class Dataset {
  public:
   /// Reads and checks every row before it returns. Text becomes its tokens with the tokenizer's
-  /// special tokens, plus EOS at the end where the text does not end with it; all are trained.
+  /// special tokens, plus EOS at the end where the text does not end with it; all are trained. A
+  /// prompt and its completion are one text. What they have in common with the tokens of the prompt
+  /// alone is not trained: a token that reaches over the border is the completion's.
   ///
   /// DataError "path:line: what" for the first bad row of the file, or without line for a file
   /// that gives no sample; ConfigError for a missing file, a tokenizer that cannot be used or that

@@ -37,6 +37,17 @@ element require(const simdjson::dom::object& object, std::string_view key, int64
   return *value;
 }
 
+std::string_view text_of(const simdjson::dom::object& row, std::string_view key, int64_t number) {
+  const element value = require(row, key, number);
+  std::string_view text;
+  if (value.get(text) == simdjson::SUCCESS) return text;
+  throw LineError(number, fmt::format("\"{}\" is not a string{}", key,
+                                      value.is_array() && key != "text"
+                                          ? " (messages are not supported yet; write them as the "
+                                            "text that the model's chat template gives)"
+                                          : ""));
+}
+
 simdjson::dom::array list(const element& value, std::string_view key, int64_t number) {
   simdjson::dom::array result;
   if (value.get(result) != simdjson::SUCCESS) {
@@ -68,16 +79,19 @@ void append_integers(const simdjson::dom::array& values, std::string_view key, i
 }  // namespace
 
 std::string_view RowParser::parse_text(std::string_view line, int64_t number) {
-  check(shape_ == RowShape::text, "a row of ids read as text");
-  const element value = require(parse_object(&parser_, line, number), "text", number);
-  std::string_view text;
-  if (value.get(text) != simdjson::SUCCESS) throw LineError(number, "\"text\" is not a string");
-  return text;
+  check(shape_ == RowShape::text, "a row of another shape read as text");
+  return text_of(parse_object(&parser_, line, number), "text", number);
+}
+
+RowParser::Prompted RowParser::parse_prompted(std::string_view line, int64_t number) {
+  check(shape_ == RowShape::prompt, "a row of another shape read as a prompt");
+  const simdjson::dom::object row = parse_object(&parser_, line, number);
+  return {text_of(row, "prompt", number), text_of(row, "completion", number)};
 }
 
 int64_t RowParser::parse_ids(std::string_view line, int64_t number, int64_t vocab_size,
                              std::vector<int32_t>* tokens) {
-  check(shape_ == RowShape::ids, "a row of text read as ids");
+  check(shape_ == RowShape::ids, "a row of another shape read as ids");
   const simdjson::dom::object row = parse_object(&parser_, line, number);
   const size_t begin = tokens->size();
   append_integers(list(require(row, "input_ids", number), "input_ids", number), "input_ids", number,
@@ -104,10 +118,12 @@ RowShape RowParser::shape_of(std::string_view line, int64_t number) {
   const simdjson::dom::object row = parse_object(&parser, line, number);
   if (find(row, "input_ids")) return RowShape::ids;
   if (find(row, "text")) return RowShape::text;
+  if (find(row, "prompt") && find(row, "completion")) return RowShape::prompt;
   std::string keys;
   for (const auto [name, value] : row)
     keys += fmt::format("{}\"{}\"", keys.empty() ? "" : ", ", name);
-  throw LineError(number, fmt::format("has neither \"text\" nor \"input_ids\" (its keys: {})",
+  throw LineError(number, fmt::format("has neither \"text\" nor \"prompt\" and \"completion\" nor "
+                                      "\"input_ids\" (its keys: {})",
                                       keys.empty() ? "none" : keys));
 }
 

@@ -13,11 +13,12 @@ namespace trireme::data {
 
 inline constexpr int32_t kNotTrained = -100;
 
-/// {"text": ...} or {"input_ids": [...], "labels": [...]}; other keys are ignored.
-enum class RowShape { text, ids };
+/// {"text": ...}, {"prompt": ..., "completion": ...} or {"input_ids": [...], "labels": [...]};
+/// other keys are ignored.
+enum class RowShape { text, prompt, ids };
 
-/// The shape of all rows, which the first one decides ("input_ids" before "text"). DataError for
-/// a file without rows or with a first row of another shape.
+/// The shape of all rows, which the first one decides ("input_ids" before "text" before "prompt").
+/// DataError for a file without rows or with a first row of another shape.
 RowShape detect_row_shape(const JsonlFile& file);
 
 /// Reads rows; scratch of one thread. Every error is a LineError with what() such as
@@ -29,6 +30,12 @@ class RowParser {
   /// The text of a row; valid until the next call. The bytes behind `line` must be readable for
   /// simdjson's padding, as JsonlFile's are.
   std::string_view parse_text(std::string_view line, int64_t number);
+
+  struct Prompted {
+    std::string_view prompt, completion;
+  };
+  /// The same of a row with a prompt.
+  Prompted parse_prompted(std::string_view line, int64_t number);
 
   /// Appends to *tokens the ids (all in [0, vocab_size), at least one), then, where the row has
   /// labels and one differs from its id, the labels (ids or kNotTrained). Returns the number of

@@ -66,10 +66,8 @@ class Worker {
 int tokenize_file(const TokenizeOptions& options, std::ostream& out) {
   const JsonlFile file(options.path);
   if (detect_row_shape(file) != RowShape::text) {
-    throw DataError(
-        fmt::format("{}: its rows have \"input_ids\" already; rows of \"text\" can be "
-                    "tokenized",
-                    file.path()));
+    throw DataError(fmt::format("{}: its rows have no \"text\"; rows of \"text\" can be tokenized",
+                                file.path()));
   }
   const auto tokenizer = tokenizer::Tokenizer::load(options.tokenizer_folder);
   OrderedOutput output(&out);

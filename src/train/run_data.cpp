@@ -23,6 +23,7 @@ data::DatasetOptions dataset_options(const config::RunConfig& config,
   options.vocab_size = model.vocab_size;
   options.max_seq_length = config.max_seq_length;
   options.on_long = config.on_long;
+  options.completion_only = config.completion_only_loss;
   options.wrapped = packed && wraps(config);
   return options;
 }

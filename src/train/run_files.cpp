@@ -284,6 +284,7 @@ Json describe_run(const config::RunConfig& config, int64_t num_samples, int64_t 
   run["packing"] =
       config.packing ? std::string(config::word_of(config.packing_strategy)) : std::string("none");
   run["max_seq_length"] = config.max_seq_length;
+  run["completion_only_loss"] = config.completion_only_loss.value_or(true);
   run["max_steps"] = config.max_steps;
   run["num_train_epochs"] = config.num_train_epochs;
   run["learning_rate"] = config.learning_rate;

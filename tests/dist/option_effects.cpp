@@ -9,6 +9,7 @@
 
 #include "support/forwarding_device.h"
 #include "support/run_world.h"
+#include "support/tiny_tokenizer.h"
 
 namespace trireme::test {
 namespace {
@@ -154,6 +155,7 @@ const Flags kZero3 = {{"world_size", "4"}, {"zero_stage", "3"}};
 const Flags kSaves = {{"save_strategy", "steps"}, {"save_steps", "1"}};
 const Flags kEvaluates = {
     {"eval_path", "HERE/eval.jsonl"}, {"eval_strategy", "steps"}, {"eval_steps", "3"}};
+const Flags kPrompts = {{"model_name_or_path", "HERE/spoken"}, {"data_path", "HERE/prompts.jsonl"}};
 const Flags kSaves3 = {{"save_strategy", "steps"}, {"save_steps", "3"}};
 
 // The table, in groups ------------------------------------------------------------------------
@@ -166,6 +168,7 @@ std::vector<Effect> data_effects() {
       {"data_path", "HERE/other.jsonl", metrics()},
       {"eval_path", "HERE/other.jsonl", metrics(kEvaluates)},
       {"on_long", "skip", metrics({{"max_seq_length", "12"}})},
+      {"completion_only_loss", "false", metrics(kPrompts)},
       {"packing", "true", program()},
       {"packing_strategy", "wrapped", metrics({{"packing", "true"}, {"max_seq_length", "24"}})},
       {"eval_packing", "true", says("Packing of evaluation", kEvaluates)},
@@ -318,6 +321,13 @@ Laboratory::Laboratory() {
   write_rows(work_ / "eval.jsonl", 7, 2);
   write_rows(work_ / "other.jsonl", 50, 3);
   write_model(work_ / "deeper", {.layers = 4});
+  write_model(work_ / "spoken", {.vocab_size = 300});
+  write_tokenizer(work_ / "spoken", tiny_tokenizer());
+  std::string prompts;
+  for (int i = 0; i < 50; ++i) {
+    prompts += fmt::format("{{\"prompt\": \"{} and \", \"completion\": \"{}\"}}\n", i, i * i);
+  }
+  write_text(work_ / "prompts.jsonl", prompts);
 }
 
 Flags Laboratory::complete(const Flags& flags) const {

@@ -66,6 +66,43 @@ TEST_F(RowsTest, TextEndsWithEosOnce) {
   EXPECT_EQ(data.counts().trained, 2);
 }
 
+TEST_F(RowsTest, PromptsAreNotTrained) {
+  const std::string rows =
+      "{\"prompt\": \"x a\", \"completion\": \"bc\"}\n"  // "ab" is one token
+      "{\"prompt\": \"x \", \"completion\": \"c<eos>\"}\n"
+      "{\"prompt\": \"\", \"completion\": \"c\"}\n"
+      "{\"prompt\": \"x\", \"completion\": \"\"}\n";
+  const Dataset data = load(rows);
+  ASSERT_EQ(data.size(), 4);
+  EXPECT_EQ(list(data.ids(0)), (Ids{'x', ' ', kAb, 'c', kEos}));
+  EXPECT_EQ(list(data.labels(0)), (Ids{-100, -100, kAb, 'c', kEos}));
+  EXPECT_EQ(list(data.ids(1)), (Ids{'x', ' ', 'c', kEos}));
+  EXPECT_EQ(list(data.labels(1)), (Ids{-100, -100, 'c', kEos}));
+  EXPECT_EQ(list(data.labels(2)), (Ids{'c', kEos}));
+  EXPECT_EQ(list(data.labels(3)), (Ids{-100, kEos}));
+  EXPECT_EQ(data.counts().trained, 3 + 2 + 1 + 1);
+
+  DatasetOptions both = options();
+  both.completion_only = false;
+  const Dataset whole = Dataset::load(write(rows), both);
+  EXPECT_EQ(list(whole.labels(0)), (Ids{'x', ' ', kAb, 'c', kEos}));
+  EXPECT_EQ(whole.counts().trained, 4 + 3 + 1 + 1);
+}
+
+TEST_F(RowsTest, PromptsThatAreNoneAreNamed) {
+  DatasetOptions only = options();
+  only.completion_only = true;
+  EXPECT_EQ(load("{\"prompt\": \"a\", \"completion\": \"b\"}").size(), 1);
+  const auto path = write("{\"text\": \"ab\"}");
+  const std::string no_prompts = message_of<ConfigError>([&] { Dataset::load(path, only); });
+  EXPECT_TRUE(no_prompts.starts_with("completion_only_loss = true: the rows of ")) << no_prompts;
+  EXPECT_EQ(why_not("{\"prompt\": \"a\", \"completion\": \"b\"}\n{\"prompt\": \"a\"}\n"),
+            "rows.jsonl:2: has no \"completion\", which the first row has");
+  EXPECT_EQ(why_not("{\"prompt\": [{\"role\": \"user\"}], \"completion\": []}"),
+            "rows.jsonl:1: \"prompt\" is not a string (messages are not supported yet; write them "
+            "as the text that the model's chat template gives)");
+}
+
 TEST_F(RowsTest, IdsWithAndWithoutLabels) {
   const Dataset data = load(
       "{\"input_ids\": [1, 2, 3]}\n"
@@ -224,13 +261,16 @@ TEST_F(RowsTest, BadRowsAreNamedByLine) {
   small.vocab_size = 258;
   EXPECT_EQ(
       why_not(text, small),
-      "rows.jsonl:1: \"text\" has token 258, not in 0..257 (the vocabulary of the model): the "
+      "rows.jsonl:1: its text has token 258, not in 0..257 (the vocabulary of the model): the "
       "tokenizer is another model's");
 
-  EXPECT_EQ(why_not("\n{\"prompt\": \"a\", \"completion\": \"b\"}\n"),
-            "rows.jsonl:2: has neither \"text\" nor \"input_ids\" (its keys: \"prompt\", "
-            "\"completion\")");
-  EXPECT_EQ(why_not("{}"), "rows.jsonl:1: has neither \"text\" nor \"input_ids\" (its keys: none)");
+  EXPECT_EQ(why_not("\n{\"prompt\": \"a\", \"answer\": \"b\"}\n"),
+            "rows.jsonl:2: has neither \"text\" nor \"prompt\" and \"completion\" nor "
+            "\"input_ids\" (its keys: \"prompt\", "
+            "\"answer\")");
+  EXPECT_EQ(why_not("{}"),
+            "rows.jsonl:1: has neither \"text\" nor \"prompt\" and \"completion\" nor "
+            "\"input_ids\" (its keys: none)");
   EXPECT_EQ(why_not("\n\nnope"),
             "rows.jsonl:3: is not valid JSON: Problem while parsing an atom starting with the "
             "letter 'n'");
@@ -339,7 +379,7 @@ TEST_F(RowsTest, TokenizeFileWritesOneRowALine) {
   EXPECT_EQ(message_of<DataError>([&] { tokenize_file(options, out); }),
             options.path.string() + ":2: \"text\" is not a string");
   write("{\"input_ids\": [1]}\n");
-  EXPECT_NE(message_of<DataError>([&] { tokenize_file(options, out); }).find("already"),
+  EXPECT_NE(message_of<DataError>([&] { tokenize_file(options, out); }).find("have no"),
             std::string::npos);
   write("{\"text\": \"a\"}\n");
   out.setstate(std::ios::badbit);
