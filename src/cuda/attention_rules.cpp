@@ -118,7 +118,8 @@ void AttentionCalls::add_by_length(const AttentionCase& c, const AttentionPolicy
     if (count == 0) continue;
     const bool last = k + 1 == LengthCounts::kClasses || LengthCounts::longest_of(k) >= c.longest;
     const int64_t longer = length_class(last ? c.longest : LengthCounts::longest_of(k));
-    if (waiting > 0) {
+    // Short classes are planned alike; groups part where their lengths do.
+    if (waiting > 0 && longer > length) {
       const int64_t more =
           waiting * (gradient_bytes(c, policy, longer) - gradient_bytes(c, policy, length));
       const bool in_one_call = waiting + count <= most_of_a_call(c, policy, longer);
