@@ -32,6 +32,12 @@ class Rules {
 
  private:
   bool given(const std::string& name) const { return result_.origins.contains(name); }
+  /// By this name of it, as a flag or a key of a file.
+  bool given_as(const std::string& option, const std::string& name) const {
+    const auto origin = result_.origins.find(option);
+    return origin != result_.origins.end() &&
+           (origin->second == "--" + name || origin->second.starts_with(name + " in "));
+  }
 
   void check_required() {
     if (config_.model_name_or_path.empty()) {
@@ -51,8 +57,7 @@ class Rules {
   void check_packing() {
     const bool wraps = config_.packing_strategy == PackingStrategy::wrapped;
     const bool packs_evaluation = config_.packs_evaluation();
-    if (config_.packing && wraps &&
-        result_.origins.at("packing").find("neat_packing") != std::string::npos) {
+    if (config_.packing && wraps && given_as("packing", "neat_packing")) {
       problems_.push_back(
           "packing_strategy = wrapped: with neat_packing samples do not see each other; give bfd, "
           "or packing instead");

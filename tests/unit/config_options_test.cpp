@@ -4,7 +4,9 @@
 #include <cstdlib>
 #include <sstream>
 
+#include "base/file.h"
 #include "config/option_table.h"
+#include "support/temp_folder.h"
 #include "unit/config_support.h"
 
 namespace trireme::config {
@@ -326,6 +328,14 @@ TEST(Rules, PackingByItsNames) {
   EXPECT_EQ(parse_error({"--neat_packing", "--packing_strategy", "wrapped"}),
             "packing_strategy = wrapped: with neat_packing samples do not see each other; give "
             "bfd, or packing instead");
+  const test::TempFolder folder;
+  const auto error_of_file = [&](const std::string& name, const std::string& text) {
+    write_new_file(folder / name, "model_name_or_path: model\ndata_path: data.jsonl\n" + text);
+    return test::message_of<ConfigError>([&] { (void)parse(Words{(folder / name).string()}); });
+  };
+  const std::string wraps = "packing_strategy: wrapped\n";
+  EXPECT_TRUE(contains(error_of_file("run.yaml", "neat_packing: true\n" + wraps), "neat_packing"));
+  EXPECT_EQ(error_of_file("neat_packing.yaml", "packing: true\n" + wraps), "");
   for (const char* split : {"bfd_split", "bfd-requeue"}) {
     EXPECT_TRUE(contains(parse_error({"--packing", "--packing_strategy", split}),
                          "not supported yet; bfd treats samples longer than max_seq_length"))
