@@ -101,11 +101,7 @@ void draw_batches(Draw& draw, LayoutCase& drawn) {
   drawn.samples_per_step =
       c.gradient_accumulation_steps * c.per_device_train_batch_size * drawn.ranks / copy;
   c.packing = draw.between(0, 3) == 0;
-  if (c.packing) {
-    c.packing_strategy = draw.one_of<config::PackingStrategy>(
-        {config::PackingStrategy::best_fit, config::PackingStrategy::wrapped});
-    c.max_seq_length = draw.between(33, 66);
-  }
+  if (c.packing) c.max_seq_length = draw.between(33, 66);
   const int64_t last_step = draw.between(1, drawn.samples_per_step);
   const int64_t samples = (drawn.samples_per_step + last_step) * (c.packing ? 2 : 1);
   for (int64_t i = 0; i < samples; ++i) drawn.lengths.push_back(draw.between(1, 33));
@@ -238,7 +234,6 @@ config::RunConfig single_process_config(const LayoutCase& test) {
   single.bf16 = test.config.bf16;
   single.master_dtype = test.config.master_dtype;
   single.packing = test.config.packing;
-  single.packing_strategy = test.config.packing_strategy;
   single.max_seq_length = test.config.max_seq_length;
   single.per_device_train_batch_size = test.samples_per_step;
   return single;
@@ -248,7 +243,7 @@ bool train_alike(const LayoutCase& a, const LayoutCase& b) {
   const auto what = [](const LayoutCase& test) {
     const RunConfig& c = test.config;
     return std::tie(test.seed, test.model, test.lengths, test.samples_per_step, c.bf16,
-                    c.master_dtype, c.packing, c.packing_strategy, c.max_seq_length);
+                    c.master_dtype, c.packing, c.max_seq_length);
   };
   return what(a) == what(b);
 }
@@ -275,7 +270,7 @@ std::string layout_words(const LayoutCase& test) {
   for (const config::RecomputeSpan& span : c.recompute) {
     text += fmt::format(" {}:{}", config::word_of(span.level), span.blocks);
   }
-  if (c.packing) text += fmt::format(" packing {}", config::word_of(c.packing_strategy));
+  if (c.packing) text += " packing";
   if (c.bf16) text += c.master_dtype == config::Precision::bfloat16 ? " bf16_masters" : " bf16";
   return text;
 }
