@@ -69,8 +69,8 @@ class MatmulLibrary {
   /// Whether the table or the cache holds a valid algorithm for the problem's class, which is then
   /// in use. One of the table that is not valid is taken out, with a notice.
   bool has_choice(const MatmulProblem& problem);
-  /// Measures candidates, overwriting D, and keeps the fastest for the class. Blocks, for about a
-  /// third of a second.
+  /// Measures candidates, overwriting D, and keeps the fastest for the class. Blocks, for up to
+  /// half a second.
   void tune(const MatmulProblem& problem, const MatmulOperands& operands,
             const MatmulWorkspace& workspace, cudaStream_t stream);
 
