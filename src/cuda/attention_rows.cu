@@ -80,6 +80,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   const int32_t end = cu_seqlens[num_sequences];
   const int64_t room = group.calls * group.sequences;
+  if (found > room) __trap();  // no gradient rather than one without some sequences
   for (int64_t member = found + threadIdx.x; member <= room; member += kThreads) {
     fill_member(layout, group, member, end, 0);
   }
