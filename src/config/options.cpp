@@ -135,7 +135,7 @@ void append_steps(Rows& rows) {
                      .above(0));
   rows.push_back(field("max_steps", group, &RunConfig::max_steps,
                        "updates to make, whatever num_train_epochs says; -1: by epochs")
-                     .at_least(-1));
+                     .between(-1, kMaxUpdates));
 }
 
 Option scheduler_kwargs_row() {

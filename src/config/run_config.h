@@ -102,6 +102,9 @@ struct SchedulerKwargs {
   std::optional<int64_t> total_num_steps;
 };
 
+/// Updates of the longest run: host and device keep a learning rate for each.
+inline constexpr int64_t kMaxUpdates = 100'000'000;
+
 struct RunConfig {
   // model and data
   std::string model_name_or_path;

@@ -1,5 +1,7 @@
 #include "data/step_plan.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -7,8 +9,24 @@
 
 #include "base/error.h"
 #include "base/math.h"
+#include "config/run_config.h"
 
 namespace trireme::data {
+namespace {
+
+int64_t count_updates(const StepPlanOptions& options, int64_t steps_per_epoch) {
+  if (options.max_steps > 0) return options.max_steps;
+  const double updates = std::ceil(options.num_epochs * static_cast<double>(steps_per_epoch));
+  if (updates > static_cast<double>(config::kMaxUpdates)) {
+    throw ConfigError("num_train_epochs", fmt::format("{}", options.num_epochs),
+                      fmt::format("these are more than {} updates, {} an epoch; give fewer, or "
+                                  "larger batches",
+                                  config::kMaxUpdates, steps_per_epoch));
+  }
+  return static_cast<int64_t>(updates);
+}
+
+}  // namespace
 
 StepPlanOptions evaluation_plan(int64_t num_samples, int64_t batch_size, int64_t num_ranks) {
   StepPlanOptions options;
@@ -26,10 +44,7 @@ StepPlan::StepPlan(const StepPlanOptions& options) : options_(options) {
         options.num_ranks, options.accumulation_steps);
   micro_batches_ = ceil_div(ceil_div(options.num_samples, options.batch_size), options.num_ranks);
   steps_ = ceil_div(micro_batches_, options.accumulation_steps);
-  total_steps_ =
-      options.max_steps > 0
-          ? options.max_steps
-          : static_cast<int64_t>(std::ceil(options.num_epochs * static_cast<double>(steps_)));
+  total_steps_ = count_updates(options, steps_);
 }
 
 int64_t StepPlan::num_epochs() const { return ceil_div(total_steps_, steps_); }

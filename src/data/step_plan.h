@@ -33,6 +33,7 @@ StepPlanOptions evaluation_plan(int64_t num_samples, int64_t batch_size, int64_t
 
 class StepPlan {
  public:
+  /// ConfigError where the epochs are more updates than config::kMaxUpdates.
   explicit StepPlan(const StepPlanOptions& options);
 
   struct Step {

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/error.h"
 #include "base/json.h"
+#include "config/run_config.h"
 #include "data/batch_builder.h"
 #include "data/step_plan.h"
 #include "support/properties.h"
@@ -143,6 +145,31 @@ TEST(StepPlanTest, CountsStepsAsHuggingFace) {
   EpochOrder order(options);
   EXPECT_EQ(order.batch(0, 0).size(), 3u);
   EXPECT_EQ(order.batch(3, 0).size(), 0u);
+}
+
+/// What a plan that cannot be made says.
+std::string refusal(const StepPlanOptions& options) {
+  try {
+    const StepPlan plan(options);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(StepPlanTest, MoreUpdatesThanARunMayHaveAreRefused) {
+  StepPlanOptions options;
+  options.num_samples = 7;
+  options.num_epochs = 1e18;
+  EXPECT_EQ(refusal(options),
+            "num_train_epochs = 1e+18: these are more than 100000000 updates, 7 an epoch; give "
+            "fewer, or larger batches");
+  options.num_epochs = 14285714;
+  EXPECT_EQ(StepPlan(options).total_steps(), 99'999'998);
+  options.num_epochs = 14285715;
+  EXPECT_NE(refusal(options), "");
+  options.max_steps = config::kMaxUpdates;
+  EXPECT_EQ(StepPlan(options).total_steps(), config::kMaxUpdates);
 }
 
 TEST(StepPlanTest, EvaluationTakesEachSampleOnceInOrder) {
