@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "checkpoint/checked_file.h"
 #include "checkpoint/folders.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/reader.h"
@@ -31,6 +32,7 @@ void add_row(const CheckpointFolder& folder, const std::string& run, size_t widt
   }
   try {
     const Manifest manifest = read_manifest(folder.path);
+    for (const FileEntry& entry : manifest.files) CheckedFile(folder.path, entry.file);
     report->text += fmt::format(kRow, name, width, manifest.world_size, manifest.files.size(),
                                 human_bytes(manifest.total_bytes()),
                                 manifest.run == run ? "complete" : "complete, of another run");

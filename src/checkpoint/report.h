@@ -12,7 +12,8 @@ struct Report {
 };
 
 /// A table of the checkpoints in `output_dir`, in the order in which a resume tries them: name,
-/// ranks, files, size, and whether the manifest is sound. Good when all manifests are.
+/// ranks, files, size, and whether the manifest is sound and its files are there, each as long as
+/// it was written. Good when all are; what is in the files is not read.
 Report list_report(const std::filesystem::path& output_dir);
 
 /// Re-hashes all files of a checkpoint folder, or of every checkpoint in an output_dir. Good when

@@ -467,6 +467,18 @@ TEST(Checkpoint, ReportsListAndVerify) {
   remove_tree(folder / "checkpoint-1" / "rank-00000-of-00002.safetensors");
   EXPECT_FALSE(verify_report(folder.path()).good);
   EXPECT_NE(verify_report(folder.path()).text.find("No such file"), std::string::npos);
+  EXPECT_FALSE(list_report(folder.path()).good);
+  EXPECT_NE(list_report(folder.path()).text.find("No such file"), std::string::npos);
+}
+
+TEST(Checkpoint, AListCallsNoCheckpointCompleteWhoseFilesAreShort) {
+  const TempFolder folder;
+  ASSERT_EQ(save_on_threads({.output_dir = folder.path(), .step = 1}, 2), no_errors(2));
+  std::filesystem::resize_file(folder / "checkpoint-1" / "rank-00001-of-00002.safetensors", 10);
+  const Report list = list_report(folder.path());
+  EXPECT_FALSE(list.good);
+  EXPECT_NE(list.text.find("has 10 bytes instead of"), std::string::npos) << list.text;
+  EXPECT_EQ(list.text.find("complete"), std::string::npos) << list.text;
 }
 
 TEST(Coordinator, AgreementNamesTheFirstRankAndTellsAll) {
