@@ -23,7 +23,7 @@ constexpr std::string_view kOneNode = "there is one node";
 constexpr std::string_view kLater = "not supported yet";
 constexpr std::string_view kSeveral =
     "several nodes with a rendezvous of our own are not supported yet; real torchrun starts them "
-    "already: torchrun --nnodes N --no-python ... trireme train ...";
+    "already: torchrun --nnodes N --no_python ... trireme train ...";
 
 /// honoured: read_flag knows it. ignored: accepted, `why` is reported. refused: only `neutral`.
 enum class Acts { honoured, ignored, refused };
