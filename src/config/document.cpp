@@ -83,6 +83,11 @@ Json parse_yaml(std::string_view text, std::string_view origin) {
 }
 
 Json read_document(const std::string& path) {
+  std::error_code unreadable;
+  if (std::filesystem::status(path, unreadable).type() == std::filesystem::file_type::not_found) {
+    throw DataError(fmt::format("{}: there is no such file; give the path of a YAML or JSON file",
+                                printable(path)));
+  }
   const std::string extension = lower_case(std::filesystem::path(path).extension().string());
   if (extension == ".json")
     return read_json(path, {.max_bytes = kMaxBytes, .max_depth = kMaxDepth});
