@@ -12,6 +12,7 @@
 #include "train/output_lock.h"
 #include "train/run.h"
 #include "train/run_files.h"
+#include "train/state_sources.h"
 
 namespace trireme::app {
 
@@ -36,6 +37,12 @@ bool leaves_checkpoints_behind(const config::RunConfig& config) {
          !checkpoint::list_folders(config.output_dir).empty();
 }
 
+/// What a run that starts afresh reads its weights from. DataError when they are not the model's.
+void check_weights(const config::RunConfig& config, const model::ModelGraph& model) {
+  if (config.init_from_config || !config.resume_from_checkpoint.empty()) return;
+  train::FolderSource(config.model_name_or_path, model);
+}
+
 }  // namespace
 
 int train_verb(Arguments args) {
@@ -51,6 +58,7 @@ int train_verb(Arguments args) {
   if (launch::restart_count(settings.environment) > 0) resume_after_restart(parsed);
   train::check_output_dir("output_dir", parsed.config.output_dir);
   const model::ModelGraph model = train::resolve_model(parsed, ranks.world_size);
+  check_weights(parsed.config, model);
   OpeningMachine opening(parsed.config, ranks.local_rank);
   std::optional<train::OutputLock> lock;
   if (ranks.rank == 0 && leaves_checkpoints_behind(parsed.config)) {

@@ -105,6 +105,12 @@ void HfWeights::open(const std::filesystem::path& path) {
 
 void HfWeights::open_shards(const std::filesystem::path& index_path) {
   for (const auto& [name, tensors] : read_index(index_path)) {
+    std::error_code unreadable;
+    if (std::filesystem::status(folder_ / name, unreadable).type() ==
+        std::filesystem::file_type::not_found) {
+      throw DataError(fmt::format("{}: names {}, which is not in this folder; fetch all its files",
+                                  index_path.string(), name));
+    }
     open(folder_ / name);
     const SafetensorsFile& file = *files_.back();
     for (const std::string& tensor : tensors) {

@@ -259,6 +259,14 @@ TEST_F(Resume, TheLauncherStartsAKilledRunAgainAndItGoesOn) {
             read_bytes(work_ / "unbroken" / "model.safetensors"));
 }
 
+TEST_F(Resume, AFreshRunWithoutItsWeightsLeavesTheFolderToTheEarlierOne) {
+  ASSERT_EQ(train_alone(flags(1, 0, 3)).code, 0);
+  const Outcome refused = train_alone(with(flags(1, 0, 3), {{"init_from_config", "false"}}));
+  EXPECT_EQ(refused.code, 2) << refused.text();
+  EXPECT_TRUE(has(refused.err, "no model.safetensors")) << refused.err;
+  EXPECT_EQ(train_alone(with(flags(1, 0, 6), {{"resume_from_checkpoint", "true"}})).code, 0);
+}
+
 TEST_F(Resume, ARunThatIsDoneSaysSo) {
   ASSERT_EQ(train_alone(flags(1, 0, 3)).code, 0);
   const Outcome outcome = train_alone(with(flags(1, 0, 3), {{"resume_from_checkpoint", "true"}}));
