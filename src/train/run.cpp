@@ -112,7 +112,9 @@ class Run {
     request.op_sizing = &backend_.op_sizing();
     request.comm_sizing = &backend_.comm_sizing();
     plan::Plan plan = plan::make_plan(request);
-    compare_identities(ranks_, identity_of(config_, data_));
+    const Json identity = identity_of(config_, data_);
+    compare_identities(ranks_, identity);
+    run_description_[kSamplesHash] = identity.at(kSamplesHash);
     program_hash_ = compare_programs(ranks_, plan);
     // Before memory is asked for, which may fail: the job, started again, must not go on from what
     // an earlier run left.

@@ -41,7 +41,7 @@ Json identity_of(const config::RunConfig& config, const RunData& data) {
   }
   const std::string& resume = config.resume_from_checkpoint;
   identity["resume_from_checkpoint"] = resume.empty() || resume == "true" ? resume : "a folder";
-  identity["the hash of data_path's samples"] = digest_of(data.training());
+  identity[kSamplesHash] = digest_of(data.training());
   if (data.evaluates()) {
     identity["the hash of eval_path's samples"] = digest_of(data.evaluation_set());
   }

@@ -12,6 +12,9 @@
 
 namespace trireme::train {
 
+/// The name of the samples to train on in what identity_of gives.
+inline constexpr const char* kSamplesHash = "the hash of data_path's samples";
+
 /// Every setting but paths (hosts may mount them elsewhere), and hashes of the samples that those
 /// paths gave.
 Json identity_of(const config::RunConfig& config, const RunData& data);

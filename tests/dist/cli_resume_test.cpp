@@ -259,6 +259,21 @@ TEST_F(Resume, TheLauncherStartsAKilledRunAgainAndItGoesOn) {
             read_bytes(work_ / "unbroken" / "model.safetensors"));
 }
 
+TEST_F(Resume, OtherRowsAreSaidAlsoWhereTheyAreAsMany) {
+  ASSERT_EQ(train_alone(flags(1, 0, 3)).code, 0);
+  const std::string said = "resume: the hash of data_path's samples is ";
+  fs::rename(work_ / "data.jsonl", work_ / "moved.jsonl");
+  const Flags moved = {{"resume_from_checkpoint", "true"}, {"data_path", work_ / "moved.jsonl"}};
+  const Outcome same = train_alone(with(flags(1, 0, 4), moved));
+  EXPECT_EQ(same.code, 0) << same.text();
+  EXPECT_FALSE(has(same.out, said)) << same.out;
+  write_rows(work_ / "moved.jsonl", 50, 2);
+  const Outcome other = train_alone(with(flags(1, 0, 5), moved));
+  EXPECT_EQ(other.code, 0) << other.text();
+  EXPECT_TRUE(has(other.out, said)) << other.out;
+  EXPECT_FALSE(has(other.out, "resume: num_samples")) << other.out;
+}
+
 TEST_F(Resume, AFreshRunWithoutItsWeightsLeavesTheFolderToTheEarlierOne) {
   ASSERT_EQ(train_alone(flags(1, 0, 3)).code, 0);
   const Outcome refused = train_alone(with(flags(1, 0, 3), {{"init_from_config", "false"}}));
