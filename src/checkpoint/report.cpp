@@ -65,7 +65,9 @@ void verify_one(const std::filesystem::path& folder, Report* report) {
 void check_folder(const std::filesystem::path& folder) {
   std::error_code unreadable;
   if (!std::filesystem::is_directory(folder, unreadable)) {
-    throw ConfigError(fmt::format("{}: there is no such folder", folder.string()));
+    throw ConfigError(
+        fmt::format("{}: there is no such folder; give an output_dir, or one of its checkpoints",
+                    folder.string()));
   }
 }
 

@@ -19,7 +19,8 @@ namespace {
 constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 
 File open_rows(const std::filesystem::path& path) {
-  if (!std::filesystem::exists(path)) {
+  std::error_code unreadable;  // opening it says why
+  if (std::filesystem::status(path, unreadable).type() == std::filesystem::file_type::not_found) {
     throw ConfigError(
         fmt::format("{}: there is no such file; give the path of a JSONL file", path.string()));
   }

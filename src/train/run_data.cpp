@@ -51,7 +51,7 @@ RunRows read_rows(const config::RunConfig& config, const model::ModelConfig& mod
   if (rows.training.counts().trained == 0) {
     throw DataError(fmt::format(
         "{}: there is nothing to learn: of samples of at most {} tokens, no label behind the first "
-        "is other than {}",
+        "is other than {}; give rows with labels, or a longer max_seq_length",
         config.data_path, config.max_seq_length, data::kNotTrained));
   }
   if (config.evaluates()) {

@@ -237,6 +237,11 @@ std::string find_beside(const checkpoint::FoundCheckpoint& found, int64_t step,
 void check_output_dir(std::string_view field, const std::string& output_dir) {
   namespace fs = std::filesystem;
   std::error_code ignored;
+  std::error_code why;
+  if (fs::status(output_dir, why).type() == fs::file_type::none) {
+    throw ConfigError(field, printable(output_dir),
+                      fmt::format("{}; give another one", why.message()));
+  }
   fs::path there = fs::absolute(output_dir);
   while (!fs::exists(there, ignored) && there.has_relative_path()) there = there.parent_path();
   if (!fs::is_directory(there, ignored)) {

@@ -133,13 +133,15 @@ TEST_F(BadInput, FilesWithoutRowsOrNotThereAreTold) {
   expect_refused(train({{"data_path", work_ / "none.jsonl"}}),
                  {"none.jsonl: there is no such file"});
   expect_refused(train({{"data_path", work_ / "model"}}), {"model: "});
+  expect_refused(train({{"data_path", work_ / std::string(300, 'a')}}), {"File name too long"});
 }
 
 TEST_F(BadInput, RowsWithoutALabelToLearnAreTold) {
   write_text(work_ / "masked.jsonl", "{\"input_ids\": [1, 2], \"labels\": [1, -100]}\n");
   expect_refused(train({{"data_path", work_ / "masked.jsonl"}}),
                  {"masked.jsonl: there is nothing to learn"});
-  expect_refused(train({{"max_seq_length", "1"}}), {"of samples of at most 1 tokens"});
+  expect_refused(train({{"max_seq_length", "1"}}),
+                 {"of samples of at most 1 tokens", "or a longer max_seq_length"});
 }
 
 TEST_F(BadInput, TextWithoutATokenizerIsTold) {
@@ -155,6 +157,8 @@ TEST_F(BadInput, FoldersThatCannotBeUsedAreTold) {
   expect_refused(train({{"model_name_or_path", work_ / "tmp"}}), {"has no config.json"});
   expect_refused(train({{"output_dir", work_ / "data.jsonl/out"}}),
                  {"output_dir = ", "data.jsonl is not a folder"});
+  expect_refused(train({{"output_dir", work_ / std::string(300, 'a')}}),
+                 {"output_dir = ", "File name too long; give another one"});
   expect_refused(train({{"output_dir", work_ / "data.jsonl"}}),
                  {"output_dir = ", "data.jsonl is not a folder"});
 }
