@@ -82,7 +82,7 @@ void append_model_and_data(Rows& rows) {
   rows.push_back(field("max_seq_length", model, &RunConfig::max_seq_length,
                        "longest sample in tokens; 0: the model's longest, at most 4096")
                      .also({"max_length", "cutoff_len", "sequence_len"})
-                     .at_least(0));
+                     .between(0, INT32_MAX));
 
   const auto data = OptionGroup::data;
   rows.push_back(path("data_path", data, &RunConfig::data_path,

@@ -52,6 +52,14 @@ int64_t loss_chunk(const ModelGraph& model, DType compute, const ops::Extent& ca
   return std::max<int64_t>(1, std::min(even, capacity.tokens));
 }
 
+void check_tokens(const ops::Extent& capacity) {
+  if (capacity.tokens <= INT32_MAX) return;
+  throw ConfigError(fmt::format(
+      "a micro-batch may be of {} tokens, and {} are the most: lower per_device_train_batch_size, "
+      "per_device_eval_batch_size or max_seq_length",
+      capacity.tokens, INT32_MAX));
+}
+
 void check_shard_group(const RunConfig& config, int64_t data_ranks) {
   const int64_t size = config.shard_group_size;
   if (size == 0) return;
@@ -78,6 +86,7 @@ class Planner {
     make_mesh();
     TensorPart part = tensor_part(*request_.model, plan_.mesh.layout.tp, plan_.mesh.at.tp);
     plan_.mesh.kv_replicas = part.kv_replicas;
+    check_tokens(request_.capacity);
     plan_.pipeline = make_pipeline(config_, *request_.model, plan_.mesh, request_.capacity);
     plan_.capacity = request_.capacity;
     plan_.rope_positions = request_.rope_positions;
