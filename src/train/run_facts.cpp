@@ -77,12 +77,14 @@ metrics::RunFacts run_facts(const config::RunConfig& config, const RunData& data
     facts.more.emplace_back("Gradients between data ranks", "bf16, summed in fp32");
   }
   facts.more.emplace_back("Longest sequence", std::to_string(plan.capacity.longest));
-  const data::DatasetCounts& counts = data.training().counts();
-  if (counts.truncated + counts.skipped > 0) {
-    facts.more.emplace_back("Samples over max_seq_length",
+  const auto add_long = [&](const std::string& whose, const data::DatasetCounts& counts) {
+    if (counts.truncated + counts.skipped == 0) return;
+    facts.more.emplace_back(whose + " over max_seq_length",
                             fmt::format("{} truncated, {} skipped (max_seq_length {})",
                                         counts.truncated, counts.skipped, config.max_seq_length));
-  }
+  };
+  add_long("Samples", data.training().counts());
+  if (data.evaluates()) add_long("Samples of evaluation", data.evaluation_set().counts());
   return facts;
 }
 

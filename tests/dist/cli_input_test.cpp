@@ -144,6 +144,18 @@ TEST_F(BadInput, RowsWithoutALabelToLearnAreTold) {
                  {"of samples of at most 1 tokens", "or a longer max_seq_length"});
 }
 
+TEST_F(BadInput, LongRowsOfTheEvaluationSetAreCounted) {
+  write_text(work_ / "eval.jsonl", "{\"input_ids\": [1, 2, 3]}\n{\"input_ids\": [1, 2, 3, 4]}\n");
+  const Outcome outcome = train({{"eval_path", work_ / "eval.jsonl"},
+                                 {"do_eval", "true"},
+                                 {"max_seq_length", "3"},
+                                 {"on_long", "skip"}});
+  EXPECT_EQ(outcome.code, 0) << outcome.text();
+  EXPECT_TRUE(
+      has(outcome.out, "Samples of evaluation over max_seq_length = 0 truncated, 1 skipped"))
+      << outcome.out;
+}
+
 TEST_F(BadInput, TextWithoutATokenizerIsTold) {
   write_text(work_ / "text.jsonl", "{\"text\": \"a\"}\n");
   expect_refused(train({{"data_path", work_ / "text.jsonl"}}), {"tokenizer.json"});
@@ -356,6 +368,8 @@ TEST_F(BadInput, VerbsAndTheirArguments) {
       {{"launch", "--nproc_per_node", "2"}, "launch needs a command"},
       {{"plan", "--model_name_or_path", work_ / "model", "--world_size", "0"}, "world_size = 0"},
       {{"plan", "--model_name_or_path", work_ / "model", "--rank", "1"}, "rank = 1"},
+      {{"plan", "--model_name_or_path", work_ / "model", "--max_seq_length", "1e9"},
+       "a micro-batch may be of 8000000000 tokens, and 2147483647 are the most"},
       {{"tokenize", "x.jsonl"}, "tokenize needs --tokenizer DIR"},
       {{"tokenize", "--tokenizer", work_ / "model", work_ / "data.jsonl"}, "data.jsonl"},
       {{"checkpoint", "list"}, "checkpoint list does not fit"},
