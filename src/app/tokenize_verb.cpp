@@ -15,7 +15,9 @@ constexpr std::string_view kUsage =
     "usage: trireme tokenize --tokenizer DIR [--no_special_tokens] FILE.jsonl\n\n"
     "Prints one {\"input_ids\": [...]} a line for the {\"text\"} rows of FILE, with the ids that "
     "the\n"
-    "tokenizer.json in DIR, or in the cached model of that hub id, gives.\n";
+    "tokenizer.json in DIR, or in the cached model of that hub id, gives. A run trains on these "
+    "and\n"
+    "the eos_token behind them, where they do not end with it.\n";
 }  // namespace
 
 int tokenize_verb(Arguments args) {
