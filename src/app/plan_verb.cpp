@@ -33,6 +33,8 @@ namespace trireme::app {
 
 namespace {
 
+constexpr double kMostRanks = 1 << 20;
+
 struct PlanFlags {
   int64_t world_size = 1;
   int64_t host_ranks = 0;
@@ -51,7 +53,7 @@ std::vector<config::Option> rows(PlanFlags& flags) {
   return {
       extra_option("world_size", flags.world_size, "ranks of the run that is planned")
           .also({"gpus"})
-          .at_least(1),
+          .between(1, kMostRanks),
       extra_option("nproc_per_node", flags.host_ranks, "ranks of one host; 0: all").at_least(0),
       extra_option("rank", flags.rank, "whose program is shown").at_least(0),
       extra_option("print_program", flags.print_program,

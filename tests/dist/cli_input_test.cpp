@@ -367,6 +367,8 @@ TEST_F(BadInput, VerbsAndTheirArguments) {
       {{"launch", "--nproc_per_node", "0", "--", "train"}, "nproc_per_node = 0"},
       {{"launch", "--nproc_per_node", "2"}, "launch needs a command"},
       {{"plan", "--model_name_or_path", work_ / "model", "--world_size", "0"}, "world_size = 0"},
+      {{"plan", "--model_name_or_path", work_ / "model", "--world_size", "1e12"},
+       "world_size = 1e12: expects an integer in [1, 1048576]"},
       {{"plan", "--model_name_or_path", work_ / "model", "--rank", "1"}, "rank = 1"},
       {{"plan", "--model_name_or_path", work_ / "model", "--max_seq_length", "1e9"},
        "a micro-batch may be of 8000000000 tokens, and 2147483647 are the most"},
