@@ -99,7 +99,7 @@ say "A Hugging Face model folder: $run"
 ls -l "$run"
 say "What to type next"
 cat <<NEXT
-  your model, your data ({"text": ...} or {"input_ids": ..., "labels": ...} a line):
+  your model, your data ({"text": ...}, {"prompt": ..., "completion": ...} or {"input_ids": ..., "labels": ...} a line):
     $trireme launch --nproc_per_node 2 -- train --model_name_or_path YOUR_MODEL_FOLDER \\
         --data_path YOUR.jsonl --output_dir out --zero_stage 3
   what memory that would take on eight ranks, without starting any:
