@@ -108,7 +108,8 @@ void draw_batches(Draw& draw, LayoutCase& drawn) {
 }
 
 void draw_numbers(Draw& draw, LayoutCase& drawn) {
-  drawn.config.bf16 = draw.between(0, 2) == 0;
+  constexpr int64_t kWide = 16;  // narrower models blow the rounding of bf16 up
+  drawn.config.bf16 = draw.between(0, 2) == 0 && drawn.model.hidden >= kWide;
   if (drawn.config.bf16 && draw.maybe()) drawn.config.master_dtype = config::Precision::bfloat16;
 }
 

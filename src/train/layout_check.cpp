@@ -32,6 +32,14 @@ Differences between(const TrialResult& found, const TrialResult& expected) {
           relative_difference(found.exported, expected.exported)};
 }
 
+/// A unit in the last place. A step without a trained token hides what the next ones differ by.
+constexpr double kBf16Unit = 1.0 / 256;
+
+Differences at_least(double least, const Differences& d) {
+  return {std::max(least, d.gradients), std::max(least, d.norm), std::max(least, d.loss),
+          std::max(least, d.weights)};
+}
+
 /// Trains the case's model and samples on so many ranks.
 TrialResult train(const LayoutCase& test, const config::RunConfig& config, int ranks,
                   const RunRanks& run_ranks) {
@@ -52,9 +60,10 @@ TrialResult train(const LayoutCase& test, const config::RunConfig& config, int r
 
 bool Differences::agree(const Differences& rounding) const {
   // Sums in another order: a few units in the last place of f32, times the depth of the sums; and
-  // in bf16 another draw of as much rounding. That of norm and loss may happen to cancel.
-  return gradients < 3e-5 + 4 * rounding.gradients && norm < 3e-5 + rounding.gradients &&
-         loss < 1e-5 + rounding.gradients && weights < 1e-5 + 4 * rounding.weights;
+  // in bf16 another draw of as much rounding. That of norm and loss may happen to cancel, and later
+  // ones are of weights that were rounded apart.
+  return gradients < 3e-5 + 4 * rounding.gradients && norm < 3e-5 + 4 * rounding.gradients &&
+         loss < 1e-5 + 2 * rounding.gradients && weights < 1e-5 + 4 * rounding.weights;
 }
 
 SingleProcess train_alone(const LayoutCase& test, const RunRanks& run_ranks) {
@@ -63,7 +72,7 @@ SingleProcess train_alone(const LayoutCase& test, const RunRanks& run_ranks) {
   if (config.bf16) {
     config.bf16 = false;
     config.master_dtype = config::Precision::float32;
-    alone.rounding = between(alone.result, train(test, config, 1, run_ranks));
+    alone.rounding = at_least(kBf16Unit, between(alone.result, train(test, config, 1, run_ranks)));
   }
   return alone;
 }
