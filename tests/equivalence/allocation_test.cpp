@@ -186,7 +186,9 @@ TEST_P(Allocation, StepsTakeNoMemory) {
   EXPECT_EQ(ours.calls, 0) << ours.bytes << " bytes, the largest " << ours.largest;
   EXPECT_EQ(mappings, 0);
   EXPECT_EQ(after.pages, before.pages);
-  EXPECT_LE(after.heap_in_use - before.heap_in_use, 0);
+  // A few freed nodes that the allocator keeps for a thread count as in use; eight steps that each
+  // kept the smallest one would take more.
+  EXPECT_LT(after.heap_in_use - before.heap_in_use, 8 * 32);
   // What remains: the nodes of oneDNN's map of arguments, freed before it returns.
   ASSERT_GT(products, 0);
   std::printf("%ld products: %.1f allocations each, the largest of %ld bytes\n", products.load(),
