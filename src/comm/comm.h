@@ -22,6 +22,8 @@ namespace trireme::comm {
 
 enum class CommKind : uint8_t { all_gather, reduce_scatter, all_reduce, broadcast, send, recv };
 std::string_view name_of(CommKind kind);
+/// Of reduce_scatter and all_reduce.
+bool sums(CommKind kind);
 
 /// One buffer of a grouped collective. `count` = elements of one rank's share (all_gather,
 /// reduce_scatter) or of the whole message (all_reduce, broadcast, send, recv).
@@ -55,6 +57,9 @@ struct CommCall {
   int64_t workspace_bytes = 0;
   DType wire_type() const { return wire.value_or(dtype); }
 };
+
+/// BugError for a wire type other than bf16, or of what is no sum of f32.
+void check_wire(const CommCall& call);
 
 /// A call that waits in a queue: a single piece travels with it, several stay where the caller keeps
 /// them.

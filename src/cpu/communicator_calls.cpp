@@ -20,10 +20,6 @@ uint64_t mix(uint64_t hash, uint64_t value) {
 
 bool is_point_to_point(CommKind kind) { return kind == CommKind::send || kind == CommKind::recv; }
 
-bool sums(CommKind kind) {
-  return kind == CommKind::reduce_scatter || kind == CommKind::all_reduce;
-}
-
 // The most elements of a piece that one rank sums.
 int64_t summed_elements(CommKind kind, int64_t count, int64_t group_size) {
   if (!sums(kind) || group_size <= 1) return 0;
@@ -93,9 +89,7 @@ void check_call(const comm::CommCall& call, int group_size, int group_rank) {
         call.group);
   check(!sums(call.kind) || can_sum(call.dtype), "{} of {}", name_of(call.kind),
         name_of(call.dtype));
-  check(!call.wire || (sums(call.kind) && call.dtype == DType::f32 && call.wire == DType::bf16),
-        "{} of {} travels as {}", name_of(call.kind), name_of(call.dtype),
-        name_of(call.wire_type()));
+  comm::check_wire(call);
   if (call.kind == CommKind::broadcast || is_point_to_point(call.kind)) {
     check(call.root >= 0 && call.root < group_size, "{}: group rank {} of {}", name_of(call.kind),
           call.root, group_size);

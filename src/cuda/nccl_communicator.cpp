@@ -243,11 +243,8 @@ void NcclCommunicator::check_call(const CommCall& call, const Group& group) cons
                           call.kind == CommKind::recv;
   check(!names_rank || (call.root >= 0 && call.root < group.size()), "{}: no group rank {}",
         comm::name_of(call.kind), call.root);
-  const bool sums = call.kind == CommKind::reduce_scatter || call.kind == CommKind::all_reduce;
-  if (sums) (void)summed_type(call.dtype);
-  check(!call.wire || (sums && call.dtype == DType::f32 && call.wire == DType::bf16),
-        "{} of {} travels as {}", comm::name_of(call.kind), name_of(call.dtype),
-        name_of(call.wire_type()));
+  if (comm::sums(call.kind)) (void)summed_type(call.dtype);
+  comm::check_wire(call);
   const int64_t needed = CommSizing().workspace_bytes(call, group.size());
   check(call.workspace_bytes >= needed, "{}: workspace of {} bytes, {} needed",
         comm::name_of(call.kind), call.workspace_bytes, needed);
